@@ -22,7 +22,7 @@ from coterie.errors import ConfigError
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     low, high = bounds
     if low > high:
-        raise ValueError(f"[{low}, {high}] is no range; put the smaller bound first")
+        raise ValueError(f"[{low}, {high}] is not a range; put the smaller bound first")
     return bounds
 
 

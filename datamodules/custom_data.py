@@ -154,7 +154,8 @@ class CustomData(DataSet[PathConfigT]):
             return False
         if config.size is None:
             raise DataError(
-                "data.stream=true: pictures are looked at one by one; set data.size to resize them."
+                "data.stream=true: pictures are read one by one and may differ in size; set "
+                "data.size to resize them."
             )
         return True
 

@@ -151,7 +151,7 @@ def read_content(picture: Picture, name: str) -> bytes:
         remedy = "put it there, or take its entry out"
         raise UnreadablePictureError(name, ": there is no such file", remedy) from error
     except UnsupportedOperation as error:
-        raise UnreadablePictureError(name, "is no regular file", "take it out") from error
+        raise UnreadablePictureError(name, "is not a regular file", "take it out") from error
     except (OSError, ValueError) as error:
         reason = f"cannot be opened ({getattr(error, 'strerror', None) or error})"
         raise UnreadablePictureError(name, reason) from error
@@ -231,7 +231,7 @@ def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     except DataError:  # a package is not installed
         raise
     except UnidentifiedImageError as error:
-        raise UnreadablePictureError(name, "is no picture that can be read") from error
+        raise UnreadablePictureError(name, "is not a readable picture") from error
     except UnfitPictureError as error:
         raise UnreadablePictureError(name, error.what, error.remedy) from error
     except MemoryError as error:

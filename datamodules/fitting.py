@@ -22,7 +22,7 @@ _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 _AS_TRAINED = ("fit", "levels", "background", "exif", "frame", "max_pixels")
 """Keys of a run's data that say how pictures come into form."""
 
-_AS_THE_RUNS = "bring it into the form of the run's own, since a prediction has no keys for it"
+_AS_THE_RUNS = "convert it to the form of the run's pictures, since predict has no keys for that"
 
 _logger = logging.getLogger(__name__)
 

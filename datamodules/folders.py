@@ -212,6 +212,6 @@ def _refuse_halves(names: Iterable[str], where: str, what: str, remedy: str) -> 
     given = {name.lower() for name in names}
     if given & set(_TRAIN) and given & set(_TEST) and given <= {*_TRAIN, *_TEST}:
         raise DataError(
-            f"{where} hold {' and '.join(sorted(given))}, which are halves of a data set and no "
+            f"{where} hold {' and '.join(sorted(given))}, which are parts of a data set, not "
             f"{what}; {remedy}."
         )

@@ -33,7 +33,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
-        raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")
+        raise DataError(f"{path} is not an IDX file of unsigned bytes; fetch it again.")
     start = 4 + 4 * content[3]
     extents = content[4:start] if len(content) >= start else b""
     shape = tuple(int(extent) for extent in np.frombuffer(extents, dtype=">u4"))

@@ -107,7 +107,7 @@ class Tally:
         if self.reshaped and pixel_format.fit is None:
             _logger.warning(
                 "%d of %d pictures have another shape than data.size and are squashed; set "
-                "data.fit=crop or letterbox to keep their proportions, or squash to agree.",
+                "data.fit=crop or letterbox to keep their proportions, or squash to accept this.",
                 *(self.reshaped, self.count),
             )
         if self.dark:

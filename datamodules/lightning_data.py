@@ -121,7 +121,7 @@ def _open(data: Any, batch_size: int | None) -> Source:
     _check_length(data)
     if not hasattr(data, "__getitem__"):
         raise DataError(
-            f"data: {type(data).__name__} is no data; give a LightningDataModule, a DataLoader or "
+            f"data: {type(data).__name__} is not data; give a LightningDataModule, a DataLoader or "
             "a Dataset."
         )
     return Source(loader=DataLoader(data, batch_size=batch_size or 32, shuffle=True))

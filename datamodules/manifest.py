@@ -210,7 +210,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not path.exists():
         raise FileNotFoundError(path)
     if not path.is_dir():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if (path / _SPLITS).is_file():
         splits = _description(path / _SPLITS).get("splits", [])
         raise ValueError(f"it has the splits {', '.join(splits)}; name the folder of one")
@@ -225,7 +225,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not found:
         raise ValueError("it is a folder without .parquet files")
     if other := [file.name for file in found if not file.is_file()]:
-        raise ValueError(f"{other[0]} is missing or no regular file")
+        raise ValueError(f"{other[0]} is missing or not a regular file")
     return tuple(found)
 
 

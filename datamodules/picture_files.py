@@ -79,7 +79,7 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
         width, height = image.size
         check_pixels(width * height, max_pixels)
         return image
-    raise UnidentifiedImageError("it is of no known format")
+    raise UnidentifiedImageError("its format is unknown")
 
 
 def check_pixels(pixels: int, most: int) -> None:

@@ -90,7 +90,7 @@ class PictureSearch:
             )
         if self.others:
             _logger.warning(
-                "%s: %d files are no pictures by their extension or place, and are left out (%s).",
+                "%s: %d files are not pictures by their extension or place, and are left out (%s).",
                 spelled(str(folder)),
                 self.others.total(),
                 _listed(self.others),

@@ -143,7 +143,7 @@ def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:
     left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
     if left:
         _logger.warning(
-            "%s: columns that are an index or no numbers are no features, and are left out: %s.",
+            "%s: columns that are an index, or not numbers, are left out of the features: %s.",
             *(path, listed(left)),
         )
 

@@ -261,9 +261,9 @@ class CCFC(_MinesCentroids):
     def __init__(self, config: "CCFC.Config", task: Task) -> None:
         if config.initial == "independent" and not config.warmup_rounds:
             raise ConfigError(
-                "method.initial=independent: networks of their own share no clusters, and with "
-                "method.warmup_rounds=0 the first round compares clusters; add a warm-up or take "
-                "method.initial=common."
+                "method.initial=independent: networks with separate initial weights share no "
+                "clusters, and with method.warmup_rounds=0 the first round compares clusters; add "
+                "a warm-up or take method.initial=common."
             )
         stages: tuple[tuple[Stage, int], ...] = (
             ("samples", config.warmup_rounds),

@@ -135,8 +135,8 @@ class OnFixedEncoder(OnCentroids):
         client, fewest = choose(sizes.items(), key=lambda item: item[1])
         if fewest < self._per_client:
             raise ConfigError(
-                f"{asked}client {client} has {fewest} samples, too few to find as many clusters "
-                "among; lower it or choose fewer clients."
+                f"{asked}client {client} has {fewest} samples, too few for as many clusters; lower "
+                "it or choose fewer clients."
             )
         called = math.ceil(self._participation * len(sizes))
         if called * self._per_client < self._clusters:

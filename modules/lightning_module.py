@@ -111,7 +111,7 @@ class Lightning(Method):
         self._config, self.rounds, self._built = config, config.rounds, None
         if not isinstance(config.strategy, Strategy | None):
             raise ConfigError(
-                f"method.strategy={target_of(config.strategy)}: it is no strategy; name one of "
+                f"method.strategy={target_of(config.strategy)}: it is not a strategy; name one of "
                 "coterie.modules.strategies."
             )
         self._strategy: Strategy = Strategy() if config.strategy is None else config.strategy
@@ -182,7 +182,7 @@ class Lightning(Method):
         """Train the module on the client's samples, or validate it on those held out."""
         samples, config, state = client.data.samples, self._config, client.state or {}
         if not isinstance(samples, LoaderSamples):
-            raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
+            raise ConfigError("data: your own module needs your own data; use data=lightning.")
         module = self._loaded(slots, state)
         source, rows = samples.place(client.data.rows)
         seed = derive_seed(0, "held out", client.id)

@@ -60,8 +60,8 @@ def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
     """Return a module that crops a local view from a whole one."""
     if len(task.shape) != 3:
         raise ConfigError(
-            f"method.local_views={config.local_views}: samples of shape {task.shape} are no images "
-            "that have parts; set method.local_views=0."
+            f"method.local_views={config.local_views}: samples of shape {task.shape} are not "
+            "images; set method.local_views=0."
         )
     size = (config.local_size or task.shape[1], config.local_size or task.shape[2])
     crop: nn.Module = kornia.RandomResizedCrop(

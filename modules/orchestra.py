@@ -281,9 +281,9 @@ class Orchestra(Method):
         kept = (sizes >= k_anonymity) | (k_anonymity == 1)
         if k_anonymity == 1 and len(z) < 2 * wanted:
             note = (
-                f"it has {len(z)} samples in memory, fewer than two for each of local_clusters="
-                f"{wanted}: a cluster has at most one, and for it a sample's own representation is "
-                "sent"
+                f"it has {len(z)} samples in memory, fewer than two for each of "
+                f"local_clusters={wanted}: of a cluster with one sample, that sample's "
+                "representation is sent"
             )
         elif int(kept.sum()) < wanted:
             note = self._withheld(int(kept.sum()), len(z))
@@ -298,8 +298,8 @@ class Orchestra(Method):
     def _withheld(self, sent: int, samples: int) -> str:
         return (
             f"it sends {sent} of {self._config.local_clusters} centroids, which stand for "
-            f"privacy.k_anonymity={self._task.k_anonymity} of its {samples} samples in memory or "
-            "more"
+            f"privacy.k_anonymity={self._task.k_anonymity} or more of its {samples} samples in "
+            "memory"
         )
 
 

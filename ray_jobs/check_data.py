@@ -97,7 +97,7 @@ def _table(half: str, findings: "Findings") -> Table:
     if dark:
         table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels=[0,4095]")
     if findings.tally.turned:
-        table.add_row("turned", f"{findings.tally.turned:,} stand as their EXIF orientation says")
+        table.add_row("turned", f"{findings.tally.turned:,} were turned by their EXIF orientation")
     if len(findings.tally.grounds) > 1:
         table.add_row("transparent", f"{_listed(findings.tally.grounds)}: choose data.background")
     if findings.tally.plain:

@@ -61,7 +61,7 @@ def _export(arguments: Sequence[str]) -> int:
         write_program_file(out, model, samples[:1])
     else:
         apart = write_onnx(out, model, samples)
-        said += f": ONNX Runtime gives the model's outputs to {apart:.1g} of the largest"
+        said += f": ONNX Runtime's outputs differ by {apart:.1g} of the largest"
     Terminal(soft_wrap=True, highlight=False).print(said)
     return 0
 

@@ -89,7 +89,7 @@ def test_an_exception_in_a_hook_ends_the_run(tmp_path):
     [
         (
             "[{target: builtins:dict}]",
-            "callbacks[0].target=builtins:dict: it is no Callback or",
+            "callbacks[0].target=builtins:dict: it is not of type Callback or",
         ),
         ("[{path: x}]", "callbacks[0]={path:x}: name its class, as {target: package.module:Class}"),
         ("[{target: 'tests.builders.callbacks:Steps'}]", "callbacks[0].target=tests.builders.call"),

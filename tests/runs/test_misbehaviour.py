@@ -104,9 +104,7 @@ def test_a_config_that_every_client_refuses_is_refused(tmp_path):
 
 def test_code_of_the_run_that_exits_fails_it(tmp_path):
     overrides = f"run_dir={tmp_path / 'run'}", "method.how=server_exit"
-    with pytest.raises(
-        RunError, match=r"^Code of the run raised SystemExit \(0\); take the exit ou"
-    ):
+    with pytest.raises(RunError, match=r"^Code of the run raised SystemExit \(0\); remove the exi"):
         Federation(compose(*RUN, *overrides), Silent()).run()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"

@@ -51,8 +51,8 @@ class Compression(Stage):
             )
         if start.config.privacy.dp.clip is not None:
             raise ConfigError(
-                f"{key}: a rounded update may be longer than privacy.dp.clip, for which noise is "
-                "drawn; leave one of the two out."
+                f"{key}: a rounded update may exceed privacy.dp.clip, to which the noise is "
+                "scaled; leave one of the two out."
             )
         if type(start.config.method).sums:
             raise ConfigError(

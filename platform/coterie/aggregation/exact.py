@@ -210,9 +210,9 @@ def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit
     """Raise a ContractError if a contribution takes more than its client's share of the range."""
     if weight > limit:
         raise ContractError(
-            f"Slot {slot!r} has weight {weight}, over {limit}, for which this client has samples; "
-            "declare Phase.repeats if each counts more than once, and with more than "
-            f"{_MAX_WEIGHT:,} samples over all clients set aggregation.rule=equal."
+            f"Slot {slot!r} has weight {weight}, and this client's samples allow {limit}; declare "
+            "Phase.repeats if each counts more than once, and set aggregation.rule=equal if all "
+            f"clients have more than {_MAX_WEIGHT:,} samples."
         )
     if layout.sum_limit is None and weight * largest > _REACH * limit:
         raise ContractError(

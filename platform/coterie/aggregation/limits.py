@@ -76,8 +76,8 @@ def _check_values(
         found = magnitude(mean.tensors[name])
         if found > limit:
             raise ContractError(
-                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
-                "server's own value and faults.max_growth allow; lower the learning rate."
+                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, and the server's own value "
+                f"and faults.max_growth allow {limit:.3g}; lower the learning rate."
             )
         largest = max(largest, found)
     return largest

@@ -111,7 +111,7 @@ class MaskedSum:
             RunError: If a client's inbox is missing, or as `Party.mask`.
         """
         if not isinstance(inboxes, Mapping) or inboxes.keys() != self.parties.keys():
-            raise RunError("A step of secure aggregation names other clients than are here.")
+            raise RunError("A step of secure aggregation names clients that are not here.")
         masked = self.vector.copy()
         for client, party in self.parties.items():
             party.mask(masked, inboxes[client])
@@ -145,5 +145,7 @@ class MaskedSums:
     def take(self, call: int, step: str, message: Any) -> Any:
         """Take a step for all clients of a call and return their answer."""
         if step not in get_args(SecureStep) or call not in self.calls:
-            raise ContractError(f"{step!r} of call {call} is no step of secure aggregation here.")
+            raise ContractError(
+                f"{step!r} of call {call} is not a step of secure aggregation here."
+            )
         return getattr(self.calls[call], step)(message)

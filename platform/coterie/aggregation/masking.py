@@ -56,7 +56,7 @@ KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _KEYS = 2 * KEY_BYTES
 _LOST = "its process was lost with its masked sum"
-_MALFORMED = "it sent no proper answer to a step of secure aggregation, {}"
+_MALFORMED = "its answer to the step {} of secure aggregation was not valid"
 _ATTEMPTS = 3
 """Attempts at opening masked sums; the last one goes on without clients that are lost."""
 
@@ -184,7 +184,7 @@ def check_sums_only(phase: Phase) -> None:
         if keys:
             raise ConfigError(
                 f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
-                f"phase {phase.name!r}, which is no sum; leave it out, or choose a method whose "
+                f"phase {phase.name!r}, which is not a sum; leave it out, or choose a method whose "
                 "clients send sums only, such as fedavg or concord."
             )
 

@@ -55,7 +55,7 @@ class KeyPair:
         try:
             secret = private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:  # a point of low order
-            raise RunError("A client's public key is no key of X25519.") from error
+            raise RunError("A client's public key is not an X25519 key.") from error
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"coterie " + purpose).derive(secret)
 
 

@@ -249,8 +249,8 @@ class Noise(Stage):
         if budget is not None and self._cost([*self.ledger.spent, entry]) > budget:
             raise RunError(
                 f"Round {entry.round} ran again with another sum, and privacy.dp.budget={budget} "
-                "does not pay for a second one; go on from where the run was with the same data, "
-                "clients and hardware."
+                "does not cover a second one; resume with the same data, clients and hardware as "
+                "before."
             )
         self.ledger.record(entry)
         self.ledger.spent.append(entry)

@@ -74,15 +74,15 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
         if method.uncoupled:
             return None
         raise ConfigError(
-            "privacy.dp.unit=sample: in the loss of the method no sample has a gradient of its "
-            "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
+            "privacy.dp.unit=sample: the method's loss has no gradient of a single sample, "
+            "because it compares samples or takes sums; choose fedavg or moon, or "
             "privacy.dp.unit=client."
         )
     if method.sums or (phase.up - phase.down):
         slot = sorted(phase.up - phase.down or phase.up)[0]
         raise ConfigError(
-            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is no update of "
-            f"what they received, and cannot be clipped; {_OTHERS}"
+            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is not an update "
+            f"of what they received, so it cannot be clipped; {_OTHERS}"
         )
     return Sensitivity(math.floor(Fraction(config.clip) * STEPS), clips=True)
 
@@ -107,8 +107,8 @@ def _check_statistics(method: Method, server: ServerState) -> None:
 def _check_numbers(dp: DPConfig, units: int, of: str, sums: int) -> None:
     if dp.delta * units >= 1:
         raise ConfigError(
-            f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} that lets one be published whole; "
-            f"give less than {1 / units:.1g}."
+            f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} a mechanism with this δ may "
+            f"publish one of them in full; give less than {1 / units:.1g}."
         )
     assert dp.noise_multiplier is not None  # there is a clip
     once = epsilon(sums, dp.noise_multiplier, dp.delta)

@@ -54,8 +54,8 @@ def check_unmixed(module: nn.Module) -> None:
             isinstance(part, _InstanceNorm) and part.track_running_stats
         ):
             raise ConfigError(
-                f"privacy.dp.unit=sample: {name} is a {type(part).__name__}, behind which no "
-                "sample has a gradient of its own; choose a network without, such as one with "
+                f"privacy.dp.unit=sample: {name} is a {type(part).__name__}, after which no sample "
+                "has its own gradient; choose a network without, such as one with "
                 "encoder.norm=group."
             )
 
@@ -81,7 +81,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
 
     if plan.epochs is None or plan.epochs > noise.epochs:
         raise ContractError(
-            f"privacy.dp.unit=sample pays for {noise.epochs} epochs a task; train no longer."
+            f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
         )
     check_unmixed(module)
     hooks = GradSampleHooks(module, loss_reduction="mean", strict=False)  # checked above

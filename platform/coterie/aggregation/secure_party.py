@@ -91,7 +91,7 @@ class Party:
         keys = {key for each in directory.values() for key in (each.sealing, each.masking)}
         complete = directory.get(self.client) == own and len(keys) == 2 * len(directory)
         if attempt.directory or not complete or len(directory) < FEWEST:
-            raise self._refusal("the list of keys is not one of different clients with its own")
+            raise self._refusal("the list of keys has duplicates or lacks its own")
         attempt.directory = directory
         places, needed = points(directory), threshold(len(directory))
         seeds = split(self.seed, places.values(), needed)
@@ -115,7 +115,7 @@ class Party:
         """
         attempt = self._now()
         if not are_shares(inbox, SEALED_BYTES):
-            raise self._refusal("the shares that came for it are malformed")
+            raise self._refusal("its shares are malformed")
         graph = frozenset({self.client, *inbox})
         known = graph <= attempt.directory.keys()
         if attempt.graph or not known or len(graph) < threshold(len(attempt.directory)):
@@ -141,7 +141,7 @@ class Party:
         """
         attempt = self._now()
         if not are_clients(survivors):
-            raise self._refusal("the list of those who are left is malformed")
+            raise self._refusal("the list of remaining clients is malformed")
         enough = len(survivors) >= threshold(len(attempt.directory))
         if not (enough and self.client in survivors and survivors <= attempt.graph):
             raise self._refusal(f"{len(survivors)} of {len(attempt.directory)} clients are left")
@@ -165,7 +165,7 @@ class Party:
 
     def _now(self) -> _Attempt:
         if self._attempt is None:
-            raise self._refusal("its keys are used up")
+            raise self._refusal("its keys have been used before")
         return self._attempt
 
     def _refusal(self, reason: str) -> RunError:

@@ -130,7 +130,7 @@ def require_sum(sent: Contribution, key: str) -> None:
     """
     if sent.whole:
         raise ContractError(
-            f"A stage before sends {min(sent.whole)!r} by itself, past {key}, which protects sums."
+            f"An earlier stage sends {min(sent.whole)!r} by itself, but {key} protects only sums."
         )
 
 

@@ -151,8 +151,8 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
         passed_over = tuple(f"{which}; the one before it is used." for which in damaged)
         return replace(loaded, damaged=passed_over)
     raise DataError(
-        f"{folder}: none of its {len(candidates)} checkpoints is whole ({damaged[0]}); "
-        "restore one from a backup, or start afresh in a new run_dir."
+        f"{folder}: none of its {len(candidates)} checkpoints is intact ({damaged[0]}); restore "
+        "one from a backup, or start afresh in a new run_dir."
     )
 
 
@@ -176,7 +176,7 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
         return _restored(folder, path, record, backend)
     except _MALFORMED as error:
         kind = type(error).__name__
-        raise DamagedError(f"run.json is no checkpoint's record ({kind})") from error
+        raise DamagedError(f"run.json is not a checkpoint's record ({kind})") from error
 
 
 def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
@@ -223,7 +223,8 @@ def _named(folder: Path, which: str | int) -> str:
         there = ", ".join(str(int(n[6:12])) for n in reversed(names) if "step" not in n)
         more = " and best" if pointed_to(folder, "best") in names else ""
         raise DataError(
-            f"checkpoint={which}: {folder} has none; those there are of rounds {there}{more}."
+            f"checkpoint={which}: {folder} has no such checkpoint; it has those of rounds "
+            f"{there}{more}."
         )
     return name
 

@@ -126,7 +126,7 @@ def read_rows(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in names:
         digest = name.removeprefix(_PREFIX)
         if not _DIGEST.fullmatch(digest):
-            raise DamagedError("run.json names a file of clients that is no digest")
+            raise DamagedError("run.json names a file of clients that is not a digest")
         path = folder / f"{_PREFIX}{digest}.json"
         if file_digest(path) != digest:
             raise DamagedError(f"{path.name} has another checksum")

@@ -52,7 +52,7 @@ def unseal(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not plain:
-        raise DamagedError(f"{path.name} is no checkpoint's record")
+        raise DamagedError(f"{path.name} is not a checkpoint's record")
     if checksum != digest:
         raise DamagedError(f"{path.name} has another checksum")
     return dict(record)

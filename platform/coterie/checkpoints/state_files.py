@@ -102,7 +102,7 @@ class StateFiles:
             DamagedError: If one is missing, or its content has another digest.
         """
         if not all(_PLAIN.fullmatch(name) for name in (*digests, *packs)):
-            raise DamagedError("run.json names a client's state that is no digest")
+            raise DamagedError("run.json names a client's state that is not a digest")
         wanted = set(digests)
         for path in (self._folder / f"{name}{SUFFIX}" for name in packs):
             check_pack(path)

@@ -25,9 +25,7 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
         for parent in parents:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise ConfigError(
-                    f"{override.input_line}: {parent} has a value of its own already."
-                )
+                raise ConfigError(f"{override.input_line}: {parent} already has a value.")
         section[leaf] = override.value()
     return values
 

@@ -45,6 +45,6 @@ def build_data(config: Component) -> Any:
     data = load_target(target_of(config))(config)
     if not hasattr(data, "open_half"):
         raise ConfigError(
-            f"data={target_of(config)}: it is no data set of samples in one place; choose another."
+            f"data={target_of(config)}: its samples are not in one place; choose another data set."
         )
     return data

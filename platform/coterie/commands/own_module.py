@@ -208,7 +208,7 @@ def _check_loggers(loggers: Sequence[Any]) -> None:
     for logger in loggers:
         if not hasattr(logger, "log_hyperparams"):
             raise ConfigError(
-                f"logger={logger!r}: it is no logger of Lightning; give an object such as "
+                f"logger={logger!r}: it is not a Lightning logger; give an object such as "
                 'CSVLogger("logs"), or overrides=["tracking.loggers=[csv]"].'
             )
 
@@ -218,7 +218,7 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
         kinds = {kind.__name__ for kind in type(callback).__mro__}
         if "Callback" not in kinds:
             raise ConfigError(
-                f"callbacks: {type(callback).__name__} is no callback; inherit from "
+                f"callbacks: {type(callback).__name__} is not a callback; inherit from "
                 "coterie.RunCallback or lightning.Callback."
             )
         if "Checkpoint" in kinds:

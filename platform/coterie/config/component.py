@@ -151,8 +151,8 @@ def config_model(target: str, remedy: str = NESTED) -> type[Component]:
         raise ConfigError(f"target={target}: it has no config model; {remedy}.")
     if "target" in model.model_fields:
         raise ConfigError(
-            f"target={target}: its config has a field target, the key that names the class; call "
-            "it otherwise."
+            f"target={target}: its config has a field target, the key that names the class; rename "
+            "the field."
         )
     # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:

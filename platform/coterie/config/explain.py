@@ -26,7 +26,7 @@ _SENTENCES = {
     "model_type": "must be a group of keys; give it one such as {example}",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
-    "string_unicode": "it is no UTF-8; rename the file or folder, or give a link to it",
+    "string_unicode": "it is not UTF-8; rename the file or folder, or give a link to it",
     "too_long": "must have at most {max_length} entries, not {actual_length}",
     "too_short": "must have at least {min_length} entries, not {actual_length}",
     "tuple_type": "must be a list in brackets such as {example}",

@@ -51,7 +51,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
         return given
     if given.get(digest) not in (None, found):
         raise ConfigError(
-            f"{section}.{digest}={given[digest]}: the file {path} is another one; put the "
-            "former back, or leave the digest out."
+            f"{section}.{digest}={given[digest]}: the file {path} has changed; restore the former "
+            "file, or leave the digest out."
         )
     return {**given, digest: found}

@@ -39,4 +39,4 @@ def checkpoint_in_parts(folder: Path) -> str | None:
         kind, command = "DeepSpeed", "python FOLDER/zero_to_fp32.py FOLDER FILE"
     else:
         return None
-    return f"it is a checkpoint of {kind} in parts, and no file; join them by {command}"
+    return f"it is a checkpoint of {kind} in parts, and not a file; join them by {command}"

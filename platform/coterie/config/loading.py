@@ -137,7 +137,7 @@ def section_model(name: str, section: object) -> type[Component]:
     base = _BASES.get(name, Component)
     if not issubclass(model, base):
         raise ConfigError(
-            f"{name}.target={target}: it is no class for {name}; name another one, or derive its "
+            f"{name}.target={target}: it is not a class for {name}; name another, or derive its "
             f"config from coterie.{base.__name__}."
         )
     return model

@@ -44,7 +44,7 @@ def read_yaml(path: Path) -> Any:
         _check_events(text)
         return _plain(yaml.load(text, _Loader))  # noqa: S506 - a safe loader
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError("no plain YAML") from error
+        raise ValueError("not plain YAML") from error
 
 
 def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
     """
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise ValueError("it has keys that are no texts")
+            raise ValueError("it has keys that are not texts")
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]

@@ -37,7 +37,7 @@ class DPConfig(Component):
     def _check_pair(self) -> "DPConfig":
         if (self.clip is None) != (self.noise_multiplier is None):
             has, lacks = ("clip", "noise_multiplier") if self.clip else ("noise_multiplier", "clip")
-            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or none of the two")
+            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or neither")
         if self.clip is None and self.budget is not None:
             raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
         if self.clip is None and self.unit != "client":
@@ -46,9 +46,9 @@ class DPConfig(Component):
             noise = self.clip * self.noise_multiplier
             if not LEAST_NOISE <= noise <= MOST_NOISE:
                 raise ValueError(
-                    f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise of "
-                    f"{noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, or "
-                    "scale the data"
+                    f"clip={self.clip} with noise_multiplier={self.noise_multiplier} gives noise "
+                    f"of {noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, "
+                    "or scale the data"
                 )
         return self
 

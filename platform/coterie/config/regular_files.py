@@ -19,7 +19,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_dev in system_devices():
         os.close(descriptor)
-        raise io.UnsupportedOperation(errno.EINVAL, "no regular file")
+        raise io.UnsupportedOperation(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
 
 

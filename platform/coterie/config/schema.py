@@ -229,8 +229,8 @@ class CheckpointConfig(Component):
         every = info.data.get("every", value)
         if value and (every == 0 or value % every):
             raise ValueError(
-                f"checkpoint.every={every} does not write all of these; set that to {value}, or to "
-                "a divisor of it"
+                f"checkpoint.every={every} skips some of these; set it to {value}, or to a divisor "
+                "of that"
             )
         return value
 

@@ -90,9 +90,7 @@ class ClientData:
             ContractError: If the method does not declare that it needs labels.
         """
         if self.labels is None:
-            raise ContractError(
-                "Labels are out of an unsupervised method's reach; set needs_labels."
-            )
+            raise ContractError("Labels are hidden from unsupervised methods; set needs_labels.")
         rows = self.rows if positions is None else self.rows[positions]
         return torch.from_numpy(self.labels[rows])
 

@@ -142,7 +142,7 @@ def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
     """
     kind, base = type(module).__name__, own_base(module)
     if base is None:
-        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
+        raise ConfigError(f"module: {kind} is not a LightningModule; inherit from it.")
     for hook in ("training_step", "configure_optimizers"):
         if not has_step(module, hook):
             raise ConfigError(f"module: {kind} has no {hook}; write one.")

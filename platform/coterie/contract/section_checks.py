@@ -26,7 +26,7 @@ def check_section(name: str, section: Component) -> None:
     else:
         fits = callable(getattr(found, _NEEDS[name], None))
     if not fits:
-        raise ConfigError(f"{name}.target={target}: it is no class for {name}; name another one.")
+        raise ConfigError(f"{name}.target={target}: it is not a class for {name}; name another.")
 
 
 def check_sections(config: RunConfig) -> None:

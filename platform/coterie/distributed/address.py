@@ -130,7 +130,7 @@ def _parse(address: str) -> tuple[str, int]:
         host = port = None
     if not host or not port:
         raise ConfigError(
-            f"cluster.address={address}: it is no address; write it as host:port, or auto."
+            f"cluster.address={address}: it is not an address; write it as host:port, or auto."
         )
     return host, port
 

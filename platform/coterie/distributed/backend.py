@@ -165,7 +165,8 @@ class RayBackend:
     def _leave(self, nodes: frozenset[str]) -> None:
         if moved := self._keeper.leave(nodes, self._stop):
             self._note(
-                f"{moved} client states moved to the driver's node, as the run leaves theirs."
+                f"{moved} client states moved to the driver's node, because the run leaves their "
+                "nodes."
             )
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:

@@ -78,8 +78,8 @@ def as_run_error() -> Iterator[None]:
         yield
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise RunError(
-            f"Ray's object store is full, and so is the disk with {_session()}, where the rest "
-            "goes; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
+            f"Ray's object store is full, and so is the disk with {_session()}, to which it "
+            "spills; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
             "resume=true."
         ) from error
     except RayError as error:

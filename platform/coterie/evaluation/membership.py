@@ -61,11 +61,14 @@ class Membership:
         low, high = self.auc_interval
         if low > 0.5:
             return (
-                "It tells training samples from others: of a random one of each, it takes the "
-                f"right one for the member in {100 * self.auc:.0f} % of the cases."
+                "It tells training samples from others: of one random sample of each kind, it "
+                f"picks the member in {100 * self.auc:.0f} % of the cases."
             )
         if high < 0.5:
-            return "Training samples have lower scores than others, so the two differ in kind."
+            return (
+                "Training samples have lower scores than others, so the two differ in more than "
+                "membership."
+            )
         return "It does not tell training samples from others: the interval holds 0.5, chance."
 
     def row(self) -> dict[str, Any]:

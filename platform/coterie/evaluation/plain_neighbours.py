@@ -58,8 +58,9 @@ class PlainNeighbours(Metric):
             asked = known >= len(labels) - self._last
         if not 0 < asked.sum() < len(known):
             raise DataError(
-                f"{self.name}: {asked.sum()} of {len(known)} samples with a class are asked, which "
-                "leaves none to ask or to answer; give another `last`, or more samples."
+                f"{self.name}: {asked.sum()} of {len(known)} samples with a class are classified, "
+                "which leaves none to classify or none to compare with; give another `last`, or "
+                "more samples."
             )
         if self._distance == "euclidean":
             features = embedding.float().numpy(force=True)[known]

@@ -71,8 +71,8 @@ class Probes:
         k, count = self.config.knn_k, len(train_y)
         if 2 * k > count:
             _log.warning(
-                "evaluation.knn_k=%d: of %d samples that is most, so that the commonest classes "
-                "win; set it lower.",
+                "evaluation.knn_k=%d: that is most of the %d samples, so the most frequent "
+                "classes win; lower it.",
                 k,
                 count,
             )

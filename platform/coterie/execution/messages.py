@@ -230,7 +230,7 @@ def _check_bounds(
             found = float(value[outside][0])
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value of {found:.6g}, which no sum over the "
-                f"client's {samples} samples has; sum what its samples are."
+                f"client's {samples} samples can have; send the sum over its samples."
             )
 
 

@@ -155,7 +155,7 @@ def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
             odd = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
             if odd is not None:
                 raise unsupported(
-                    module, f"steps on batches with a {type(odd).__name__}, no tensor", "vmap"
+                    module, f"steps on batches with a {type(odd).__name__}, not a tensor", "vmap"
                 )
             yield _Given(tuple(leaves), structure, index, now)
         module.on_train_epoch_end()

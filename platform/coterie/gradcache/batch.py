@@ -23,8 +23,8 @@ class MicroBatched(MethodConfig):
 
 
 UNCOUPLED = (
-    "its loss is a mean over samples that do not see each other, so that a smaller batch_size "
-    "needs less memory for the same gradient"
+    "its loss is a mean over independent samples, so that a smaller batch_size needs less memory "
+    "for the same gradient"
 )
 """Why a method has no `micro_batch_size`."""
 

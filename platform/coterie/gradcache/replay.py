@@ -101,7 +101,7 @@ def check_leaves(loss: Tensor, leaves: Sequence[Tensor]) -> None:
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) not in known:
             raise ContractError(
-                f"The cached loss trains parameters of shape {tuple(variable.shape)} itself; "
-                "put their network into a part."
+                f"The cached loss trains parameters of shape {tuple(variable.shape)} itself; put "
+                "their network into a segment."
             )
         waiting += [following for following, _ in node.next_functions]

@@ -122,5 +122,5 @@ def check_output(path: Path, *, embedding: bool) -> None:
         raise ConfigError(f"output={path}: CSV cannot hold embeddings; name it .parquet.")
     if path.exists():
         raise ConfigError(
-            f"output={path}: it is there already; choose another name, or take it away first."
+            f"output={path}: it already exists; choose another name, or remove it first."
         )

@@ -180,7 +180,8 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
         raise ConfigError(f"{path}: {name}.{error}") from error
     except (KeyError, TypeError, ValueError) as error:  # also pydantic's
         raise DataError(
-            f"{path}: its {name} section is not this version's; use the version it names."
+            f"{path}: its {name} section is of another version of Coterie; use the version that it "
+            "names."
         ) from error
 
 
@@ -219,5 +220,5 @@ def _layout(text: str) -> tuple[torch.dtype, list[int]]:
     name, _, shape = text.partition(" ")
     dtype, sizes = getattr(torch, name), [int(size) for size in shape.split("x") if size]
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in sizes):
-        raise ValueError(f"{text} is no layout")
+        raise ValueError(f"{text} is not a layout")
     return dtype, sizes

@@ -147,7 +147,7 @@ def _check_parts(names: dict[str, Any], clusters: int, planes: dict[int, Plane])
 def _plane(values: _Plane, features: int) -> Plane:
     numbers = [*values["direction"], values["threshold"]]
     if len(values["direction"]) != features or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"a plane has no {features} finite numbers")
+        raise ValueError(f"a plane does not have {features} finite numbers")
     return Plane(torch.tensor(values["direction"], dtype=torch.float64), values["threshold"])
 
 

@@ -156,7 +156,7 @@ def model_folder(path: str | Path) -> Path:
     for module in (given / "model" / CHECKPOINT, given / CHECKPOINT):
         if module.is_file():
             raise DataError(
-                f"{path}: the run was of a LightningModule of its own, which "
+                f"{path}: the run trained a LightningModule, which "
                 f'load_from_checkpoint("{module}") of its class reads.'
             )
     if given.is_file():

@@ -187,8 +187,8 @@ class NamedModel(ScalableConfig):
         if not isinstance(found, Tensor) or found.ndim != 2:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ConfigError(
-                f"encoder.model={self.model}: it gives {shape} and no vector for each sample; "
-                "choose a model for classification."
+                f"encoder.model={self.model}: it gives {shape} instead of a vector for each "
+                "sample; choose a model for classification."
             )
         return int(found.shape[1])
 

@@ -66,7 +66,7 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
             pickled = _is_zip(content) or content[:1] == b"\x80"
-            why = "it holds Python objects" if pickled else "it is no file of PyTorch"
+            why = "it holds Python objects" if pickled else "it is not a PyTorch file"
         raise DataError(f"{path}: its weights cannot be read ({why}); {remedy}") from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]

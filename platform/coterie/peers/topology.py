@@ -51,7 +51,7 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
     for i, j in pairs:
         if i == j or not (0 <= i < clients and 0 <= j < clients):
             raise ConfigError(
-                f"edges: [{i}, {j}] is no link among {clients} clients; name two different ones "
+                f"edges: [{i}, {j}] is not a link among {clients} clients; name two different ones "
                 f"from 0 to {clients - 1}."
             )
         edges.add((min(i, j), max(i, j)))

@@ -29,7 +29,9 @@ def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModul
     data = load_target(target_of(config.data))(config.data)
     if not isinstance(data, LightningDataModule):
         name = target_of(config.data)
-        raise ConfigError(f"data={name}: it is no LightningDataModule; choose a data set that is.")
+        raise ConfigError(
+            f"data={name}: it is not a LightningDataModule; choose a data set that is."
+        )
     data.batch_size = getattr(config.method, "batch_size", 128)  # type: ignore[attr-defined]
     task = task_of(config, data.arrays())  # type: ignore[attr-defined]  # as all data has
     method = load_target(target_of(config.method))(config.method, task)

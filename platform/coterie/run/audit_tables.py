@@ -12,8 +12,8 @@ from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 
 _CAPTION = (
-    "fewest: the fewest samples that a vector stands for; 200 of 10: of a sum over 10 clients, "
-    "which is all that the server reads"
+    "fewest: the fewest samples behind a vector; 200 of 10: behind a sum over 10 clients, which "
+    "is all that the server reads"
 )
 
 

@@ -29,7 +29,7 @@ def build_callbacks(
         name = type(callback).__name__
         if not isinstance(callback, Callback | RunCallback):
             raise ConfigError(
-                f"callbacks: {name} is no callback; inherit from coterie.RunCallback, "
+                f"callbacks: {name} is not a callback; inherit from coterie.RunCallback, "
                 "lightning.Callback, or both."
             )
         if isinstance(callback, Callback) and config.executor != "lightning":

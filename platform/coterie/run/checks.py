@@ -67,7 +67,9 @@ def cluster_key(config: RunConfig) -> str:
 def _check_clusters(config: RunConfig, data: DataArrays) -> None:
     key, asked = cluster_key(config), config.evaluation.clusters
     if asked is not None and key != "evaluation.clusters":
-        raise ConfigError(f"evaluation.clusters={asked}: this method's number is {key}; set that.")
+        raise ConfigError(
+            f"evaluation.clusters={asked}: this method's number of clusters is {key}; set that."
+        )
     if asked is None and load_target(target_of(config.method)).needs_labels:
         return  # a supervised method learns classes, not clusters
     count, clusters = len(data.samples), cluster_number(config, len(data.classes))
@@ -132,8 +134,8 @@ def _check_encoder(task: Task, method: MethodConfig) -> None:
             ) from error
     if any(dead):
         raise ConfigError(
-            f"encoder: a group norm in it has one value a group on samples of shape {task.shape}, "
-            "and so gives only zeros; make it wider, or choose another norm."
+            "encoder: a group norm in it has one value per group on samples of shape "
+            f"{task.shape}, and so gives only zeros; make it wider, or choose another norm."
         )
     normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
     trained = any(parameter.requires_grad for parameter in encoder.parameters())

@@ -53,13 +53,13 @@ def read_data(config: RunConfig) -> RunData:
     if is_node_local(config):
         if config.labelled_pool:
             raise ConfigError(
-                f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
-                "fine-tuned with; leave it out."
+                f"labelled_pool={config.labelled_pool:g}: data that stays with its clients cannot "
+                "be used for fine-tuning; leave it out."
             )
         if config.evaluation.labelled_shares:
             raise ConfigError(
                 f"evaluation.labelled_shares={list(config.evaluation.labelled_shares)}: data that "
-                "stays with its clients is not fine-tuned with; leave it out."
+                "stays with its clients cannot be used for fine-tuning; leave it out."
             )
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)

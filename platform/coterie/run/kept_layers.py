@@ -25,7 +25,7 @@ def not_scored(method: Method, server: ServerState) -> str | None:
         return None
     return (
         f"{listed(kept)} stay with each client (Role.KEEP), and the scores are of a model in which "
-        "they have their first values; average them, or read the clients' metrics instead."
+        "they have their initial values; average them, or read the clients' metrics instead."
     )
 
 

@@ -63,7 +63,7 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
             raise
         raise ConfigError(
             f"{what} exceeds the memory, of which {free / _GIB:.1f} GiB are free "
-            f"({text.rstrip('.') or 'no more can be had'}); {remedy}."
+            f"({text.rstrip('.') or 'no more is available'}); {remedy}."
         ) from error
 
 

@@ -22,7 +22,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
         return
     if not loaders:
         raise ConfigError(
-            "method: a module of your own takes its own data; give data=lightning and "
+            "method: your own module needs your own data; give data=lightning and "
             "data.target=package.module:Class."
         )
     if config.executor != "lightning":

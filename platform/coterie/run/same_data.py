@@ -15,9 +15,9 @@ ValueT = TypeVar("ValueT")
 _NAMED = 1000
 """Clients and classes that a fingerprint lists, so that the error can name what has changed."""
 _WHAT = {
-    "labels": "labels of the training samples are others",
-    "contents": "contents of the training samples are others",
-    "test": "the test set is another",
+    "labels": "labels of the training samples differ",
+    "contents": "contents of the training samples differ",
+    "test": "the test set differs",
     "split": "clients hold other samples",
 }
 """Key of a fingerprint to what another value of it means."""
@@ -123,7 +123,7 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             words = {None: "no class"}
             changed.append(f"class {words.get(new, new)} was {words.get(old, old)}")
     if not changed and then["all"] != now["all"]:
-        changed.append("clients or classes are others")
+        changed.append("clients or classes differ")
     differing = [what for key, what in _WHAT.items() if then.get(key) != now.get(key)]
     # Other clients hold other samples anyway.
     return [*changed, *(what for what in differing if not changed or what != _WHAT["split"])]

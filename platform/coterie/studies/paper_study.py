@@ -162,7 +162,7 @@ class PaperStudy(Component):
         for printed in self.printed.values():
             self._check("row", printed, self.rows)
             if wrong := [row for row in printed if len(printed[row]) != len(self.columns)]:
-                raise ValueError(f"{wrong[0]} has not as many printed numbers as there are columns")
+                raise ValueError(f"{wrong[0]} has more or fewer printed numbers than columns")
         return self
 
     @property

@@ -59,7 +59,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
         _check_keys(found)
     except (KeyError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path}: it is no file of a study's results ({error}); correct it or take it away."
+            f"{path}: it is not a file of a study's results ({error}); correct or remove it."
         ) from error
     return found
 

@@ -199,8 +199,8 @@ class Tracker:
                 if (logger, method) not in self._refused:
                     self._refused.add((logger, method))
                     self._warn(
-                        f"{type(logger).__name__} did not take what {method} offers "
-                        f"({_reason(error)}): the run's folder has it, and the scores go on"
+                        f"{type(logger).__name__} did not accept {method} ({_reason(error)}): the "
+                        "run's folder has the data, and scores are still logged"
                     )
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:

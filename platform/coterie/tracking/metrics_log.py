@@ -218,7 +218,7 @@ def _lines(path: Path) -> Iterator[bytes]:
             if len(line) > _LONGEST:
                 raise DataError(
                     f"{path}: a line has more than {_LONGEST >> 20} MiB, which no run writes; "
-                    "restore the file, or take it away."
+                    "restore the file, or remove it."
                 )
             yield line
 

@@ -69,9 +69,9 @@ class NoiseFile:
             ) from error
         if not hmac.compare_digest(check.encode(), _check(key).encode()):
             raise ConfigError(
-                f"{self.path}: the key of the run's noise is not yours, and who has it can take "
-                f"the noise off; if it is, set {SECRET_VARIABLE} to your secret, or start another "
-                "run."
+                f"{self.path}: the run's noise key is not from your secret, and who has it can "
+                f"remove the noise; if it is yours, set {SECRET_VARIABLE} to your secret, or start "
+                "another run."
             )
         if len(spent) < released:
             raise ConfigError(
@@ -128,8 +128,9 @@ def _own_secret() -> bytes:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or len(secret) < _KEY_BYTES:
         raise ConfigError(
-            f"{path}: the secret of your private runs' noise has to be yours alone and of at least "
-            f"{_KEY_BYTES} bytes; chmod 600 it, or set {SECRET_VARIABLE} to another file."
+            f"{path}: the secret of your private runs' noise must be readable by you alone and "
+            f"have at least {_KEY_BYTES} bytes; chmod 600 it, or set {SECRET_VARIABLE} to another "
+            "file."
         )
     return secret
 

@@ -96,9 +96,9 @@ class RunDirectory:
             found = directory.path.is_dir()
             hint = "no config.yaml in it" if found else "there is no such folder"
             if directory.path.is_file():
-                hint = "it is a file, such as a checkpoint of Lightning, and no run"
+                hint = "it is a file, such as a checkpoint of Lightning, and not a run"
             if checkpoint_in_parts(directory.path):
-                hint = "it is a checkpoint of Lightning, and no run"
+                hint = "it is a checkpoint of Lightning, and not a run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory

@@ -52,7 +52,7 @@ def send(stage, run, mean, client=0):
 def test_a_weight_is_bounded_by_the_samples_that_the_engine_counts():
     run, ones = phase_run({"w": torch.zeros(3)}, {0: 4}), {"w": torch.ones(3)}
     send(limits(), run, WeightedUpdate(weight=4, tensors=ones))
-    with pytest.raises(ContractError, match=r"'encoder' has weight 5, over 4, for which this cli"):
+    with pytest.raises(ContractError, match=r"'encoder' has weight 5, and this client's samples"):
         send(limits(), run, WeightedUpdate(weight=5, tensors=ones))
     for free in (
         {"aggregation": AggregationConfig(rule="equal")},

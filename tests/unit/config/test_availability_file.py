@@ -51,10 +51,10 @@ FILES = [
     (
         "a.csv",
         f"round,client\n{'1' * 200_000},0\n",
-        "it is no CSV (field larger than field limit (131072)); correct it.",
+        "it is not CSV (field larger than field limit (131072)); correct it.",
     ),
-    ("a.json", "[" * 100_000, "it is no list of rounds; correct it."),
-    ("a.json", f"[[{'1' * 5001}]]", "it is no list of rounds; correct it."),
+    ("a.json", "[" * 100_000, "it is not a list of rounds; correct it."),
+    ("a.json", f"[[{'1' * 5001}]]", "it is not a list of rounds; correct it."),
     ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
     ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
 ]

@@ -125,5 +125,5 @@ def test_a_class_of_another_kind_is_refused_before_it_is_used():
     with pytest.raises(ConfigError, match=r"method\.target=.*digits:Digits: it is no"):
         assemble(load_config(swapped))
     swapped = {**values, "partition": {"target": "coterie.networks.encoders:MLP"}}
-    with pytest.raises(ConfigError, match="it is no class for partition"):
+    with pytest.raises(ConfigError, match="it is not a class for partition"):
         assemble(load_config(swapped))

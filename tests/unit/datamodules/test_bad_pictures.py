@@ -109,9 +109,9 @@ def test_neither_pipes_nor_devices_are_opened(tmp_path):
     (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n/dev/zero\n/proc/self/environ\n")
     data = arrays(Manifest, tmp_path / "list.csv", on_error="skip")
     assert len(data.samples) == 1
-    assert [why for _, why in data.skipped] == ["is no regular file"] * 3
+    assert [why for _, why in data.skipped] == ["is not a regular file"] * 3
     os.mkfifo(tmp_path / "list.parquet")
-    with pytest.raises(DataError, match=r"list\.parquet: .*\(it is no regular file\); give"):
+    with pytest.raises(DataError, match=r"list\.parquet: .*\(it is not a regular file\); give"):
         arrays(Manifest, tmp_path / "list.parquet")
 
 

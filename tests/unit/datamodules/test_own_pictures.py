@@ -358,7 +358,7 @@ def test_decimal_images_are_predicted_as_trained():
     assert plain.array(np.ones((1, 2, 2)), "x").max() == 255
     for other in (deep, deep / 16.0 - 1, np.where(deep, np.nan, 0.0)):
         with pytest.raises(
-            DataError, match=r"^x: it .*bring it into the form of the run's"
+            DataError, match=r"^x: it .*convert it to the form of the run's"
         ) as told:
             plain.array(other, "x")
         assert "data.levels" not in str(told.value)
@@ -368,7 +368,7 @@ def test_unfit_pictures_of_a_prediction_name_no_key_of_data():
     content = encoded(
         Image.fromarray(RAMP), "TIFF", save_all=True, append_images=[Image.fromarray(RAMP)]
     )
-    with pytest.raises(DataError, match="frames; bring it into the form of the run's own"):
+    with pytest.raises(DataError, match="frames; convert it to the form of the run's"):
         Fitting((1, 16, 24), images=True, mode="L").pictures([content], ["two.tif"])
 
 

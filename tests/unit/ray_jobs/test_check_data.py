@@ -99,7 +99,7 @@ def test_vectors_have_no_sheet(tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (["data=class_folders", "data.path=gone"], "gone: there is no such folder"),
-        (["data=node_local", "data.clients={a: x}"], "it is no data set of samples in one place"),
+        (["data=node_local", "data.clients={a: x}"], "its samples are not in one place"),
         ([], "data: none is chosen"),
         (["data=class_folders", "data.path=x", "data.fit=crop"], "fit has no effect without size"),
         (["data=class_folders", "data.path=x", "data.levels=[5,5]"], "give the lower one first"),
