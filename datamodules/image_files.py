@@ -125,9 +125,8 @@ class Tally:
         if len(self.grounds) < 2:
             return f"; transparent pixels become {next(iter(self.grounds), 'black')}"
         return (
-            f"; transparent pixels become white in the {self.grounds['white']} that are "
-            "transparent for the most part, and black in others: data.background=white or black "
-            "makes them alike"
+            f"; transparent pixels become white in the {self.grounds['white']} that are mostly "
+            "transparent, and black in others: data.background=white or black makes them alike"
         )
 
 

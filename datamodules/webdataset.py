@@ -123,7 +123,7 @@ class _Headers:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a member's key and extension: up to, and from, the first dot of the file's name."""
+    """Split a member's file name at its first dot into key and extension."""
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension.lower()

@@ -137,7 +137,7 @@ def check_exchange(config: CFCLConfig) -> None:
     if config.exchange != "none" and config.budget > config.approx_size:
         raise ConfigError(
             f"method.budget={config.budget}: a device chooses among {config.approx_size} "
-            "candidates; raise method.approx_size, or lower it."
+            "candidates; raise method.approx_size, or lower the budget."
         )
     listed = config.topology == "edges"
     if listed != bool(config.edges):

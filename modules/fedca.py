@@ -51,7 +51,7 @@ DICTIONARY, BASE, PROJECTIONS = "dictionary", "base", "projections"
 
 
 class FedCAConfig(CrossSilo, PretrainingConfig):
-    """Options of FedCA; what its paper leaves open is FedSimCLR's."""
+    """Options of FedCA; the defaults are FedSimCLR's where its paper gives none."""
 
     temperature: PositiveFloat = 0.1
     """τ."""

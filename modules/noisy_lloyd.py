@@ -128,7 +128,7 @@ class NoisyLloyd:
     def _directions(
         self, generator: np.random.Generator, number: int, features: int
     ) -> Float64[Tensor, "n d"]:
-        """Return random vectors of one length."""
+        """Return random vectors of equal length."""
         found: Tensor = torch.from_numpy(generator.standard_normal((number, features)))
         length: Tensor = found.norm(dim=1, keepdim=True)
         return found / length * (self._clip * _OFFSET)

@@ -105,7 +105,7 @@ SharedT = TypeVar("SharedT", bound=SharedViews)
 
 
 class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
-    """Rounds of two phases, in which a client has the same batches and views."""
+    """A method with rounds of two phases, whose batches and views are the same."""
 
     scalable = False  # a task that measures has no gradient
     roles = StateRoles(*ONLINE, Entry(pattern="statistics.*", role=Role.AVERAGE, slot=STATISTICS))

@@ -46,7 +46,9 @@ _INITIAL = 0.02
 class SynthesisConfig(MethodConfig):
     """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}
+    absent: ClassVar[Mapping[str, str]] = {
+        "micro_batch_size": "a GAN's batch norm needs the whole batch"
+    }
 
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""

@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _help(*arguments: str) -> str:
     return command_help(
-        "Writes a run's model as a file that needs none of Coterie: samples in, embedding and "
-        "probabilities of the clusters out, for batches of any size.",
+        "Writes a run's model as a file that runs without Coterie: it maps samples, in batches "
+        "of any size, to embeddings and cluster probabilities.",
         "usage: coterie export model=RUN [format=onnx] [out=FILE]",
         ExportConfig,
     )

@@ -80,7 +80,7 @@ class LocalRay:
         return (self.process.poll() or 0) < 0
 
     def end(self) -> None:
-        """End Ray without waiting for it, or at once if the process that keeps it was killed."""
+        """End Ray without waiting; if the process that keeps it was killed, end it from here."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         if self._folder is not None and self.process.poll() is not None:

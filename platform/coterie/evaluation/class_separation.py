@@ -43,7 +43,7 @@ class ClassSeparation(Metric):
 
 
 def class_distances(embedding: Tensor, labels: NDArray[np.int64]) -> Distances:
-    """Return the mean Euclidean distance between each two classes, symmetric (C, C).
+    """Return the mean Euclidean distance between each pair of classes, symmetric (C, C).
 
     Samples are not paired with themselves. NaN where there is no pair.
 

@@ -77,7 +77,7 @@ def cross_correlation_loss(of: Statistics, weight: float) -> Float[Tensor, ""]:
 
 
 def corrected(own: Statistics, shared: Statistics) -> dict[str, Tensor]:
-    """Return the shared statistics with the gradient of a client's own.
+    """Return the values of the shared statistics, with the gradient of the client's own.
 
     With one step on a client's whole batch, the mean of the clients' gradients is the gradient of
     the loss over all clients' batches.

@@ -43,7 +43,7 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         largest value.
 
     Raises:
-        DataError: If the network has no form in ONNX, or ONNX Runtime computes something else.
+        DataError: If the network cannot be an ONNX file, or ONNX Runtime computes something else.
     """
     wrapped = plain(model)
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         except DataError:
             raise
         except Exception as error:
-            why = f"the network has no form in ONNX ({reason(error)})"
+            why = f"the network cannot be converted to ONNX ({reason(error)})"
             raise DataError(f"{path}: {why}; use format=pt2.") from error
         if not apart <= _TOLERANCE:
             raise DataError(

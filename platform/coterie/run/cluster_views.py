@@ -70,7 +70,7 @@ class ClusterView:
 
 @dataclass(frozen=True)
 class Touching:
-    """A pair of clusters.
+    """A pair of clusters that touch.
 
     Attributes:
         first: Number of a cluster, as text.

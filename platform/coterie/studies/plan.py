@@ -94,7 +94,7 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """The start of its runs' folder names, unique to the label."""
+        """The prefix of the runs' folder names, unique to the label."""
         plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
         if plain == self.label.replace(" ", ",") and len(plain) <= _LONGEST_FOLDER:
             return plain

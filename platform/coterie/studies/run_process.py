@@ -78,7 +78,7 @@ class RunProcess:
             self._process.send_signal(signal.SIGINT)
 
     def release(self) -> None:
-        """Let a run go, as if this process had ended; it stops after a checkpoint."""
+        """Close the run's standard input, so that it stops after a checkpoint."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

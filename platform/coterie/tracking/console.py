@@ -89,7 +89,7 @@ class ConsoleView:
         self._refresh()
 
     def client_failed(self, client: int, message: str) -> None:
-        """Show a failure; of a round only the first few, since the round's line counts all."""
+        """Show a failure, but only the first few of a round, whose line counts all."""
         self._progress.failed_tasks += 1
         if self._progress.failed_tasks <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"

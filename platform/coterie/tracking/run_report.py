@@ -35,7 +35,7 @@ _CAPTIONS = {
     "curves": "Loss of each stage and scores over the rounds",
     "partition": "Samples of each class on each client",
     "client_groups": "Groups of clients over the rounds",
-    "clusters": "Clusters: how large, how sure, what is in them, and other numbers of them",
+    "clusters": "Clusters: size, confidence, content, and other numbers of clusters",
     "confusion": "True classes against matched clusters",
     "class_distances": "Mean distances between the representations of classes",
     "tsne": "t-SNE of the representations",

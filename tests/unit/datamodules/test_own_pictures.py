@@ -140,7 +140,7 @@ def test_black_icons_are_not_all_the_same(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         samples = images(tmp_path).samples
     assert len(np.unique(samples.reshape(5, -1), axis=0)) == 5
-    assert "white in the 3 that are transparent for the most part, and black" in caplog.text
+    assert "white in the 3 that are mostly transparent, and black" in caplog.text
 
 
 def test_where_the_ground_hides_all_it_is_named(tmp_path):

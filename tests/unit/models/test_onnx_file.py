@@ -54,7 +54,7 @@ def test_a_program_is_written_too(finished_run, tmp_path):
 
 
 def test_a_network_without_a_form_in_onnx_is_refused_and_leaves_no_file(tmp_path):
-    with pytest.raises(DataError, match="the network has no form in ONNX"):
+    with pytest.raises(DataError, match="the network cannot be converted to ONNX"):
         write_onnx(tmp_path / "m.onnx", Clusterer(Uneven(), None), torch.ones(3, 4))
     assert list(tmp_path.iterdir()) == []
 
