@@ -166,7 +166,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
         inside = pa.types.is_struct(given) and given.get_field_index("bytes") >= 0
         kind = _plain(given.field("bytes").type if inside else given)
         fits = str(kind) in _BYTES or pa.types.is_fixed_size_binary(kind)
-        wanted = "give pictures' bytes or a struct with a field bytes, or name a column of file paths path"
+        wanted = "give pictures' bytes, a struct with a field bytes, or name a column of paths path"
     else:
         return
     if not fits:

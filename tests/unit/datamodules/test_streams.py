@@ -260,9 +260,7 @@ def test_columns_of_one_name_are_refused_where_they_are_read():
 
 
 FILES = "; give the files' paths as text."
-BYTES = (
-    "; give pictures' bytes or a struct with a field bytes, or name a column of file paths path."
-)
+BYTES = "; give pictures' bytes, a struct with a field bytes, or name a column of paths path."
 REFUSED = {
     "numbers": ({"path": [1, 2]}, f"x.parquet: path is of type int64{FILES}"),
     "binary": ({"file": [b"a.png"]}, f"x.parquet: file is of type binary{FILES}"),
