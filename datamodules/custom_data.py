@@ -144,11 +144,7 @@ class CustomData(DataSet[PathConfigT]):
 
     @property
     def streams(self) -> bool:
-        """Whether samples are read when they are needed.
-
-        Raises:
-            DataError: If pictures are to be streamed without a size to bring them to.
-        """
+        """Whether samples are read when they are needed."""
         config = self.config
         if not (isinstance(config, PicturesConfig) and config.stream):
             return False

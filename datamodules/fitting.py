@@ -63,11 +63,7 @@ class Fitting:
         return decoded.images
 
     def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:
-        """Decode pictures to the model's size and mode, without those that cannot be read.
-
-        Raises:
-            DataError: If the model takes no pictures.
-        """
+        """Decode pictures to the model's size and mode, without those that cannot be read."""
         if not self.images:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
         if self.measures:

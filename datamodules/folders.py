@@ -204,11 +204,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _refuse_halves(names: Iterable[str], where: str, what: str, remedy: str) -> None:
-    """Refuse folders named as training and test sets where other folders are expected.
-
-    Raises:
-        DataError: If all are, and a training half is among them.
-    """
+    """Refuse folders named as training and test sets where other folders are expected."""
     given = {name.lower() for name in names}
     if given & set(_TRAIN) and given & set(_TEST) and given <= {*_TRAIN, *_TEST}:
         raise DataError(

@@ -179,11 +179,7 @@ def decode_images(
 
 
 def _room(count: int, like: NDArray[np.uint8], pixel_format: PixelFormat) -> NDArray[np.uint8]:
-    """Allocate memory for pictures of one form.
-
-    Raises:
-        DataError: If they take more memory than this machine has free.
-    """
+    """Allocate memory for pictures of one form."""
     needed, free = count * like.nbytes, free_memory()
     if needed <= free:
         return np.empty((count, *like.shape), dtype=np.uint8)

@@ -197,12 +197,7 @@ def _beside(folder: Any, value: str) -> Any:
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """Return the files of a table.
-
-    Raises:
-        FileNotFoundError: If there are none.
-        ValueError: If it is neither a file nor a folder of a known kind.
-    """
+    """Return the files of a table."""
     if path.suffix.lower() in _WORKBOOKS:
         raise ValueError("it is a workbook; save its sheet as CSV")
     if path.is_file():
@@ -230,11 +225,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _description(path: Path) -> _Description:
-    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write.
-
-    Raises:
-        ValueError: If it is no such file.
-    """
+    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write."""
     with open_regular(path) if isinstance(path, Path) else path.open("rb") as file:
         content = file.read(_LONGEST)
     try:

@@ -45,11 +45,7 @@ def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 
 def fit_images(images: NDArray[np.uint8], size: Size, fit: Fit) -> NDArray[np.uint8]:
-    """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does.
-
-    Returns:
-        uint8 (n, channels, *size).
-    """
+    """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does."""
     wanted = (size, size) if isinstance(size, int) else size
     height, width = images.shape[2:]
     if fit == "squash" or height * wanted[1] == width * wanted[0]:

@@ -44,11 +44,7 @@ class OpenTable:
 
 
 def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
-    """Open a parquet file.
-
-    Raises:
-        DataError: If it is not one.
-    """
+    """Open a parquet file."""
     try:
         file = pq.ParquetFile(path)
     except _CORRUPT as error:
@@ -58,11 +54,7 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
 
 
 def open_csv_table(path: Path) -> OpenTable:
-    """Open a CSV file with a header; types are inferred from its first megabyte.
-
-    Raises:
-        DataError: If it is not one.
-    """
+    """Open a CSV file with a header; types are inferred from its first megabyte."""
     try:
         reader = open_csv(path, (*_NAMES, *_FILES))
     except (pa.ArrowException, OSError, UnicodeError) as error:

@@ -111,11 +111,7 @@ class _Headers:
         self._file, self.seek, self.tell = file, file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes.
-
-        Raises:
-            tarfile.ReadError: If they are more than those of a header.
-        """
+        """Return the next bytes."""
         if not 0 <= size <= _LONGEST_HEADER:
             raise tarfile.ReadError("a header of more than 1 MiB")
         content: bytes = self._file.read(size)

@@ -219,11 +219,7 @@ class _MinesCentroids(Method):
         return Outcome(gathered={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
-        """Cluster all clients' centroids by k-means.
-
-        Raises:
-            RunError: If there are too few.
-        """
+        """Cluster all clients' centroids by k-means."""
         if len(centroids) < self._clusters:
             raise RunError(
                 f"method.clusters={self._clusters}: clients sent {len(centroids)} centroids that "

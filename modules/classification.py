@@ -126,13 +126,7 @@ ROLES = StateRoles(
 
 
 def head(width: int, classes: int, layers: int) -> nn.Module:
-    """Build a classifier that maps representations (n, width) to logits (n, classes).
-
-    Args:
-        width: Width of the representation.
-        classes: Number of classes.
-        layers: Number of hidden layers, at most three.
-    """
+    """Build a classifier that maps representations (n, width) to logits (n, classes)."""
     if not layers:
         return nn.Linear(width, classes)
     return nn.Sequential(*dense(width, list(HIDDEN[:layers]), classes))

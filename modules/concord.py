@@ -340,9 +340,6 @@ class Concord(OnViews):
         """Return the clusters, and the prototypes of the start whose clusters are the most even.
 
         If nobody gives their number, it is the first start's.
-
-        Raises:
-            RunError: If there are too few prototypes for a graph.
         """
         first, *others = starts.values()
         cuts = [self._cut(server, first, self._clusters)]

@@ -22,17 +22,7 @@ from coterie.precision import widened
 
 
 class MaskedNetwork(nn.Module):
-    """Encoder, decoder, and the linear layers before and after it.
-
-    Attributes:
-        patches: Patches of an image.
-
-    Args:
-        task: Shapes and encoder.
-        width: Of the decoder.
-        heads: Attention heads of the decoder.
-        blocks: Transformer blocks of the decoder.
-    """
+    """Encoder, decoder, and the linear layers before and after it."""
 
     def __init__(self, task: Task, width: int, heads: int, blocks: int) -> None:
         super().__init__()

@@ -194,11 +194,7 @@ class NoisyPrototypes:
         centroids: Float64[Tensor, "m c"],
         counts: Float64[Tensor, "m"],
     ) -> dict[str, Mapping[str, Tensor]]:
-        """Return the prototypes and their clusters; if they are too few, those of the round before.
-
-        Raises:
-            RunError: If there are too few in the last round.
-        """
+        """Return the prototypes and their clusters; if too few, those of the round before."""
         kept = counts >= (_FEWEST * counts.clamp_min(0).mean()).clamp_min(1)
         number, few = int(kept.sum()), max(4, self._clusters or 0)
         if number < few and phase.round < self.rounds:

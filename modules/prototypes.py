@@ -163,11 +163,7 @@ class Prototypes(OnEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Build the graph of all clients' prototypes, and cut it.
-
-        Raises:
-            RunError: If there are too few.
-        """
+        """Build the graph of all clients' prototypes, and cut it."""
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         found = cluster_prototypes(

@@ -44,11 +44,7 @@ class RunError(CoterieError):
 
 
 class StateLostError(RunError):
-    """Clients' states or peer messages are lost with a node.
-
-    Attributes:
-        clients: The clients whose state or peer messages are lost.
-    """
+    """Clients' states or peer messages are lost with a node."""
 
     def __init__(self, *clients: int) -> None:
         super().__init__(*clients)

@@ -79,12 +79,7 @@ class MaskedSum:
         self._is_fresh = True
 
     def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
-        """Mask a client's contributions, then add them: all or, if one is refused, none.
-
-        Raises:
-            ContractError: As `ExactMeans.add`.
-            RunError: Likewise.
-        """
+        """Mask a client's contributions, then add them: all or, if one is refused, none."""
         own = ExactMeans(dict(self._layouts))
         own.add(contributions)
         vector, party = encode(own.sums, self._layouts), Party(client)
@@ -125,12 +120,7 @@ class MaskedSum:
 
 @dataclass
 class MaskedSums:
-    """The masked sums that a process holds until their phase has ended.
-
-    Attributes:
-        key: The key of the phase's run.
-        calls: Call to its sum.
-    """
+    """The masked sums that a process holds until their phase has ended."""
 
     key: str = ""
     calls: dict[int, MaskedSum] = field(default_factory=dict)

@@ -36,11 +36,7 @@ def new_key() -> bytes:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """An X25519 key pair.
-
-    Attributes:
-        private: The secret half, 32 bytes.
-    """
+    """An X25519 key pair."""
 
     private: bytes
 

@@ -201,11 +201,7 @@ class ClientStages:
             yield
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """Return the integers with the client's own noise.
-
-        Raises:
-            ContractError: If the phase declares none.
-        """
+        """Return the integers with the client's own noise."""
         for stage, task in self.bound:
             found = stage.noisy(sums, sigma, purpose, task)
             if found is not None:

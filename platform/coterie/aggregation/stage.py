@@ -123,11 +123,7 @@ class Contribution:
 
 
 def require_sum(sent: Contribution, key: str) -> None:
-    """Refuse tensors that a stage sends one by one where a key protects sums.
-
-    Raises:
-        ContractError: Naming the slot.
-    """
+    """Refuse tensors that a stage sends one by one where a key protects sums."""
     if sent.whole:
         raise ContractError(
             f"An earlier stage sends {min(sent.whole)!r} by itself, but {key} protects only sums."
@@ -233,11 +229,7 @@ class Stage:
     name: ClassVar[str]
 
     def check(self, start: Start) -> None:
-        """Refuse, before the run, what the stage cannot handle.
-
-        Raises:
-            ConfigError: Naming the key.
-        """
+        """Refuse, before the run, what the stage cannot handle."""
 
     def ends(self, phase: Phase, clients: Sequence[int]) -> str:
         """Return a sentence if the run ends before this phase; "" if it continues."""

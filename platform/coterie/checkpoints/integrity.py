@@ -17,11 +17,7 @@ class DamagedError(Exception):
 
 
 def file_digest(path: Path) -> str:
-    """Return the BLAKE2b hash of a file's bytes.
-
-    Raises:
-        DamagedError: If it cannot be read.
-    """
+    """Return the BLAKE2b hash of a file's bytes."""
     state = hashlib.blake2b(digest_size=16)
     try:
         with path.open("rb") as file:

@@ -20,13 +20,7 @@ from coterie.errors import DataError
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moments of all samples.
-
-    Attributes:
-        count: Number of samples.
-        mean: Their mean.
-        covariance: Their covariance, a matrix, or its diagonal.
-    """
+    """First and second moments of all samples."""
 
     count: int
     mean: Float64[Tensor, "d"]
@@ -36,11 +30,7 @@ class Moments:
     def of(
         cls, count: Tensor, total: Float64[Tensor, "d"], products: Float64[Tensor, "..."]
     ) -> "Moments":
-        """Return the moments, given n, Σ x, and Σ x xᵀ or its diagonal.
-
-        Raises:
-            DataError: If there are no samples.
-        """
+        """Return the moments, given n, Σ x, and Σ x xᵀ or its diagonal."""
         if not int(count):
             raise DataError("No client sent a sample; see why they failed.")
         mean = total / count

@@ -204,11 +204,7 @@ def describe_choice(group: str, choice: str) -> str:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Read the keys that a choice itself sets, such as `target`.
-
-    Raises:
-        ConfigError: If the group has no such choice.
-    """
+    """Read the keys that a choice itself sets, such as `target`."""
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
     content: Any = OmegaConf.to_container(_content(group, choice))

@@ -72,11 +72,7 @@ class StreamedSamples:
         return found if np.array_equal(where, np.arange(len(rows))) else found[where]
 
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
-        """Refuse to become an array, which might not fit in memory.
-
-        Raises:
-            ContractError: Always.
-        """
+        """Refuse to become an array, which might not fit in memory."""
         raise ContractError(
             f"samples of shape {self.shape} are read from files; index the rows that are needed."
         )

@@ -10,15 +10,7 @@ _NEEDS = {"data": "arrays", "partition": "split", "encoder": "build", "augmentat
 
 
 def check_section(name: str, section: Component) -> None:
-    """Check one section of a config.
-
-    Args:
-        name: The section, one of `COMPONENTS`.
-        section: Its config.
-
-    Raises:
-        ConfigError: If its class belongs elsewhere.
-    """
+    """Check one section of a config."""
     target = target_of(section)
     found = load_target(target)
     if name == "method":

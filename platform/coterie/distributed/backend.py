@@ -263,11 +263,7 @@ class RayBackend:
             return Stored(ray.put(packed))
 
     def fetch(self, handle: Handle) -> Packed:
-        """Read tensors from the object store.
-
-        Raises:
-            StateLostError: If their node is lost.
-        """
+        """Read tensors from the object store."""
         stored: Stored = handle
         with as_run_error():
             try:

@@ -34,11 +34,7 @@ class Keeper:
         return stored
 
     def leave(self, nodes: Collection[str], stop: Callable[[], None]) -> int:
-        """Move the objects on these nodes to the driver's node.
-
-        Returns:
-            How many objects were moved.
-        """
+        """Move the objects on these nodes to the driver's node."""
         if not nodes:
             return 0
         gone, moved = set(nodes), 0

@@ -98,11 +98,7 @@ class RunResources:
     _taken: dict[int, tuple[str, Resources]] = field(default_factory=dict)
 
     def take(self, run: int, config: RunConfig) -> bool:
-        """Reserve what a run needs, if it is free; a single run may always start.
-
-        Returns:
-            Whether the run may start.
-        """
+        """Reserve what a run needs, if it is free; a single run may always start."""
         limited = self.limit is not None
         if self.limit is not None and len(self._taken) >= self.limit:
             return False

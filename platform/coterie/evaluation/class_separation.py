@@ -93,9 +93,6 @@ def class_distances_figure(
         path: Where to write the PNG.
         seed: Of the draw of samples.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(labels >= 0))[:_SAMPLE])
     found = class_distances(embedding[torch.from_numpy(rows)], labels[rows])

@@ -27,11 +27,7 @@ def curves_figure(
     boundaries: Mapping[str, int] | None = None,
     about: str = "",
 ) -> Path:
-    """Write `draw_curves` as PNG; folders are made as needed.
-
-    Raises:
-        DataError: If there is no curve to draw.
-    """
+    """Write `draw_curves` as PNG; folders are made as needed."""
     return save(draw_curves(series, boundaries), path, about)
 
 

@@ -19,12 +19,7 @@ _HOOKS = {"validate": "validation_step", "test": "test_step"}
 
 @dataclass
 class ModuleScorer(Scorer):
-    """Runs `validation_step` between rounds, and `test_step` at the end too.
-
-    Attributes:
-        method: Gives the module.
-        samples: The data, with its validation and test loaders.
-    """
+    """Runs `validation_step` between rounds, and `test_step` at the end too."""
 
     config: EvaluationConfig
     method: FederatesModule

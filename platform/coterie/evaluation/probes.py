@@ -18,11 +18,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Linear probe and k nearest neighbours on frozen features.
-
-    Attributes:
-        config: Which probes, and their options.
-    """
+    """Linear probe and k nearest neighbours on frozen features."""
 
     config: EvaluationConfig
     classes: int

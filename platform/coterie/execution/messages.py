@@ -141,11 +141,7 @@ def size_of(tensors: Tensors) -> int:
 
 
 def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
-    """Return the metrics that a phase has to declare, and check the names of all others.
-
-    Raises:
-        ContractError: If there are too many, or a name cannot be written to a file.
-    """
+    """Return the metrics that a phase has to declare, and check the names of all others."""
     if not phase.open_metrics:
         return set(metrics)
     if len(metrics) > _MOST_METRICS:

@@ -45,11 +45,7 @@ class Meter:
 
 
 class VmapMeter:
-    """A meter of several clients that take their steps together.
-
-    Args:
-        clients: Number of clients.
-    """
+    """A meter of several clients that take their steps together."""
 
     def __init__(self, clients: int) -> None:
         self._steps = [0] * clients

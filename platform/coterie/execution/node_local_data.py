@@ -72,11 +72,7 @@ class NodeLocalData:
     _read: dict[int, DataArrays] = field(default_factory=dict, repr=False)
 
     def arrays(self, client: int) -> DataArrays:
-        """Return one client's data.
-
-        Raises:
-            DataError: If it is missing, unreadable or cannot be learned from.
-        """
+        """Return one client's data."""
         if client not in self._read:
             module: NodeLocalDataModule = load_target(target_of(self.config.data))(self.config.data)
             arrays = module.local_arrays(client)
@@ -92,14 +88,7 @@ class NodeLocalData:
         return ClientData(samples=arrays.samples, rows=rows, labels=labels)
 
     def tally(self, predictor: ChunkPredictor, server: ServerState, key: str, client: int) -> Tally:
-        """Count clusters and classes of a client's data under the server's model.
-
-        Args:
-            predictor: Predicts with the server's model.
-            server: The state to build the model from.
-            key: Identifies the server state, see `ChunkPredictor.predict`.
-            client: Whose data.
-        """
+        """Count clusters and classes of a client's data under the server's model."""
         arrays, batch_size = self.arrays(client), self.config.evaluation.batch_size
         splits = [("train", arrays.samples, arrays.labels)]
         if arrays.test_samples is not None:

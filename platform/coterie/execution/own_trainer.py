@@ -276,12 +276,7 @@ def _state(trainer: Any) -> Tensor:
 
 
 def _restore(trainer: Any, kept: Tensor) -> None:
-    """Load what `_state` gave.
-
-    Raises:
-        ContractError: If an optimiser, a scheduler or a callback keeps more than tensors and plain
-            values.
-    """
+    """Load what `_state` gave."""
     try:
         content = torch.load(io.BytesIO(kept.numpy().tobytes()), weights_only=True)
     except Exception as error:

@@ -34,9 +34,6 @@ def contrastive_loss(
         temperature: τ > 0.
         include_positive: Whether ξ_i also holds exp(s(u_i, v_i)/τ), as in CC's published code.
 
-    Returns:
-        The loss.
-
     Raises:
         ConfigError: If τ is not positive.
         ContractError: If the shapes differ or there are fewer than two rows.
@@ -57,9 +54,6 @@ def nt_xent(
         u: One view's projections, n ≥ 2.
         v: The other view's.
         temperature: τ > 0.
-
-    Returns:
-        The loss.
     """
     forward = contrastive_loss(u, v, temperature, include_positive=True)
     return 0.5 * (forward + contrastive_loss(v, u, temperature, include_positive=True))
@@ -83,9 +77,6 @@ def nt_xent_against(
         v: The other view's.
         others: The negatives, constants; without any the loss is `nt_xent`.
         temperature: τ > 0.
-
-    Returns:
-        The loss.
     """
     if not len(others):
         return nt_xent(u, v, temperature)
@@ -112,8 +103,5 @@ def cluster_contrastive_loss(
         c_b: The other view's.
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
-
-    Returns:
-        The loss.
     """
     return contrastive_loss(c_a.T, c_b.T, temperature, include_positive)

@@ -104,9 +104,6 @@ def shared_spectral_loss(
         v: The other view's.
         others: R̄, the mean of the other clients' correlation matrices, a constant.
         share: α in [0, 1]; 1 is the spectral loss of the client alone.
-
-    Returns:
-        The loss.
     """
     own = correlation(u, v)
     attract = -2.0 * (u * v).sum(dim=1).mean()

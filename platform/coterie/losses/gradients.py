@@ -37,9 +37,6 @@ def contrastive_gradients(
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
 
-    Returns:
-        ∂L/∂u and ∂L/∂v.
-
     Raises:
         ConfigError: If τ is not positive.
         ContractError: If the shapes differ or there are fewer than two rows.

@@ -78,11 +78,7 @@ def read_data(config: RunConfig) -> RunData:
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
-    """Read the data and draw each client's rows.
-
-    Raises:
-        DataError: If the data is missing, cannot be learned from, or cannot be split as asked.
-    """
+    """Read the data and draw each client's rows."""
     module: DataModule = load_target(target_of(config.data))(config.data)
     data = module.arrays()
     check_data(data)

@@ -40,11 +40,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedRun:
-    """The result of an evaluation.
-
-    Attributes:
-        metrics: Group to metrics, as in metrics.json.
-    """
+    """The result of an evaluation."""
 
     folder: Path
     metrics: Mapping[str, Mapping[str, float]]

@@ -14,11 +14,7 @@ from coterie.models.module_checkpoint import write_module
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModules:
-    """The modules of a completed run.
-
-    Attributes:
-        checkpoints: The run's `checkpoints/`, which hold what clients keep.
-    """
+    """The modules of a completed run."""
 
     method: FederatesModule
     server: ServerState
@@ -30,11 +26,7 @@ class OwnModules:
         return self.method.module_for(self.server, None)
 
     def client_module(self, client: int) -> Any:
-        """Return the module with the global values and what the client keeps.
-
-        Raises:
-            DataError: If there is no such client.
-        """
+        """Return the module with the global values and what the client keeps."""
         if not 0 <= client < self.clients:
             raise DataError(f"client {client}: there are clients 0 to {self.clients - 1}.")
         state = load_checkpoint(self.checkpoints, _Here()).state  # type: ignore[arg-type]

@@ -75,10 +75,6 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
     """Return a sentence on the keys of `evaluation` that would change a stored run's final scores.
 
-    Args:
-        stored: The stored run's config as plain values.
-        config: The config to resume with.
-
     Returns:
         A sentence; "" if none would.
     """

@@ -139,12 +139,7 @@ class Session:
             self._backend.close()
 
     def system_error(self, error: OSError, so_far: str) -> RunError:
-        """Return the error to raise for a full disk or missing permissions.
-
-        Args:
-            error: The system's error.
-            so_far: How far the run has come, for the message.
-        """
+        """Return the error to raise for a full disk or missing permissions."""
         return RunError(
             f"{error.filename or self.directory.path}: cannot write or read "
             f"({error.strerror or error}); {so_far}, so make room or change its permissions and "

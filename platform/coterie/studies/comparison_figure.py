@@ -72,9 +72,6 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         pictures: Label to PNG.
         path: The PNG to write; folders are made as needed.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     shown = [(name, imread(picture)) for name, picture in list(pictures.items())[:_LISTED]]
     height, width = shown[0][1].shape[:2]

@@ -77,11 +77,7 @@ def begin(orders: Mapping[str, TrialOrder], name: str) -> TrialProcess:
 
 
 def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
-    """Return the rounds of a run after which a score was measured, with the scores.
-
-    Returns:
-        Rounds, ascending, each with the last value of it.
-    """
+    """Return the rounds of a run after which a score was measured, with the scores."""
     found = dict[int, float]()
     for row in read_rows(folder / "metrics.jsonl"):
         whole = row.get("scope") in {"server", "run"} and isinstance(row.get("round"), int)

@@ -159,9 +159,6 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
         space: Key to values or range.
         trials: Points to draw; all combinations if there are no more.
         seed: Of the draws.
-
-    Returns:
-        The points; with a larger `trials`, more of them.
     """
     rng, found = np.random.default_rng(seed), dict[tuple[str, ...], None]()
     for _ in range(_ATTEMPTS * trials):

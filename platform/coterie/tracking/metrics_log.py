@@ -139,11 +139,7 @@ class MetricsLog:
         return read_rows(self.path, *scopes)
 
     def append(self, row: MetricsRow) -> None:
-        """Append a row.
-
-        Raises:
-            ContractError: If a metric has the name of a reserved key.
-        """
+        """Append a row."""
         waited = bool(self._waiting)
         self._waiting += row.to_json().encode() + b"\n"
         try:
@@ -163,9 +159,6 @@ class MetricsLog:
 
         A file that is shorter, for example after a power cut, is kept with a warning, so that the
         run goes on. An incomplete line at its end is removed.
-
-        Args:
-            offset: The `offset` in the checkpoint.
         """
         if offset < 0:
             raise ValueError(f"offset={offset}: it cannot be negative")

@@ -92,11 +92,7 @@ class NoiseFile:
 
 
 def _key(secret: bytes, salt: str) -> bytes:
-    """Return a run's noise key.
-
-    Raises:
-        ValueError: If the salt is none.
-    """
+    """Return a run's noise key."""
     if len(bytes.fromhex(salt)) != _KEY_BYTES:
         raise ValueError("no salt")
     return hmac.digest(secret, b"noise " + bytes.fromhex(salt), "sha256")
@@ -137,11 +133,7 @@ def _own_secret() -> bytes:
 
 @contextmanager
 def _private_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a new file for its owner only, which appears complete.
-
-    Raises:
-        FileExistsError: If it is there.
-    """
+    """Write a new file for its owner only, which appears complete."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
