@@ -236,7 +236,7 @@ def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
         raise UnreadablePictureError(name, error.what, error.remedy) from error
     except MemoryError as error:
         raise UnreadablePictureError(name, "needs more memory than there is", _SMALLER) from error
-    except Exception as error:  # Pillow's and other decoders raise of all kinds
+    except Exception as error:  # decoders raise errors of all kinds
         why = f"is a picture that cannot be read ({reason(error)})"
         raise UnreadablePictureError(name, why) from error
 

@@ -78,7 +78,7 @@ def read_dicom(
         return _grey(file, pixels, levels)
     except UnfitPictureError:
         raise
-    except Exception as error:  # pydicom and its decoders raise of all kinds
+    except Exception as error:  # decoders raise errors of all kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 

@@ -136,5 +136,5 @@ def _discard(folder: Path) -> None:
     """Delete what a refused import has written."""
     for path in (*folder.glob("shard-*.arrow"), folder / INDEX):
         path.unlink(missing_ok=True)
-    if folder.is_dir() and isinstance(folder, Path):  # stores have no empty folders
+    if folder.is_dir() and isinstance(folder, Path):  # object stores have no empty folders
         folder.rmdir()

@@ -153,7 +153,7 @@ def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
         data.setup(stage)
     try:
         found = getattr(data, hook)()
-    except DataError:  # as Coterie's own data sets say that they hold nothing out
+    except DataError:  # Coterie's own data sets raise it if they hold nothing out
         return None
     return None if found is None or (isinstance(found, list) and not found) else found
 

@@ -159,7 +159,7 @@ class Manifest(CustomData["Manifest.Config"]):
         folder = self.path.parent
         try:
             paths = [_beside(folder, value) for value in values]
-        except ValueError as error:  # a URL in a table at a URL
+        except ValueError as error:  # the table lies at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
         shown = [spelled(str(path)) for path in paths]
         return source_from_pictures(paths, shown, config.pixel_format)
@@ -178,7 +178,7 @@ def _as_numbers(values: list[Any]) -> list[Any]:
     given = [cell for cell in cells if cell]
     if given and all(map(_WHOLE.fullmatch, given)):
         return [int(re.split("[.,]", cell)[0]) if cell else None for cell in cells]
-    if given and all(map(_DECIMAL.fullmatch, given)):  # measurements, which no class is
+    if given and all(map(_DECIMAL.fullmatch, given)):  # fractions are measurements, not classes
         return [float(cell.replace(",", ".")) if cell else None for cell in cells]
     return values
 

@@ -24,7 +24,7 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
 
     Raises:
         UnfitPictureError: If tifffile is not installed, there are several pages and none is chosen,
-            or the page is no picture or too large.
+            or the page is not a picture or too large.
         ValueError: If it is damaged, or compressed in a way that needs imagecodecs.
     """
     try:

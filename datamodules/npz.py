@@ -209,7 +209,7 @@ def _mapped(path: Path, name: str) -> NDArray[Any]:
                 raise ValueError(f"its array of shape {shape} is cut short")
             with np.load(path, allow_pickle=False) as file:
                 return np.asarray(file[name])
-        with archive.open(entry) as member:  # reading it to its end checks it
+        with archive.open(entry) as member:  # reading to the end checks the checksum
             while member.read(_BLOCK):
                 pass
     with path.open("rb") as file:

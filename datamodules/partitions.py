@@ -46,7 +46,7 @@ def class_blocks(labels: Labels, clients: int) -> list[Indices]:
     """Give client k all samples of the k-th block of C/K consecutive classes, without randomness.
 
     Raises:
-        DataError: If the number of classes is no multiple of the number of clients.
+        DataError: If the number of classes is not a multiple of the number of clients.
     """
     classes = np.unique(labels)
     if len(classes) % clients or not len(classes):

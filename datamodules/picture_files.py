@@ -23,7 +23,7 @@ EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp"),
     *(".tif", ".tiff", ".webp", ".gif", ".avif", ".heic", ".heif"),
 )
-"""Extensions of pictures that are no DICOM."""
+"""Extensions of pictures that are not DICOM."""
 
 _ORIENTATION, _UPRIGHT = 0x0112, 1
 _PREFIX = 16
@@ -74,7 +74,12 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
             continue
         try:
             image = factory(BytesIO(content), "")
-        except (SyntaxError, IndexError, TypeError, KeyError):  # as Pillow passes over formats
+        except (
+            SyntaxError,
+            IndexError,
+            TypeError,
+            KeyError,
+        ):  # so does Pillow, for formats that do not fit
             continue
         width, height = image.size
         check_pixels(width * height, max_pixels)

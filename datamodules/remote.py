@@ -27,7 +27,7 @@ def remote_path(url: str) -> Any:
     """Return a path at a URL, with the methods of `pathlib.Path`.
 
     Raises:
-        DataError: If it is no URL of an object store, or the store's package is not installed.
+        DataError: If it is not a URL of an object store, or the store's package is not installed.
     """
     if url.partition("://")[0] not in STORES or "::" in url:
         raise DataError(

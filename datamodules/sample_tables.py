@@ -30,7 +30,7 @@ _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 _NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
 _TEXT = frozenset({"string", "large_string", "string_view"})
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
-"""What Arrow raises for damaged bytes; a name that is no UTF-8 is a ValueError."""
+"""What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 

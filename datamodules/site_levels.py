@@ -38,7 +38,7 @@ def measured_levels(
     def look(row: int) -> tuple[float, float, bool] | None:
         try:
             return level_range(pictures[row], names[row], pixel_format)
-        except UnreadablePictureError:  # it is named where it is read
+        except UnreadablePictureError:  # reported where it is read
             return None
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:

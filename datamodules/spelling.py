@@ -1,6 +1,6 @@
 r"""One spelling of names, used wherever they are written.
 
-Names of files are bytes; a zip from another system may bring some that are no UTF-8. Such bytes are
+Names of files are bytes; a zip from another system may have some that are not UTF-8. Such bytes are
 spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
 their own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has
 one name.
@@ -28,7 +28,7 @@ def spelled(name: str) -> str:
 def _escaped(sign: str) -> str:
     if sign == "\\":
         return r"\\"
-    if "\udc80" <= sign <= "\udcff":  # a byte that is no UTF-8, as Python reads file names
+    if "\udc80" <= sign <= "\udcff":  # a byte that is not UTF-8, as Python reads file names
         return f"\\x{ord(sign) - 0xDC00:02x}"
     return f"\\u{ord(sign):04x}" if "\ud800" <= sign <= "\udfff" else sign
 

@@ -81,7 +81,7 @@ class _MinesCentroids(Method):
         """Return a freshly initialised global network.
 
         Raises:
-            ConfigError: If a client has fewer samples than clusters, or `alone` is no client.
+            ConfigError: If a client has fewer samples than clusters, or `alone` is not a client.
         """
         client, fewest = min(sizes.items(), key=lambda item: item[1])
         if fewest < self._clusters:

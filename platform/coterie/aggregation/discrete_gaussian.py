@@ -69,7 +69,7 @@ def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
     while len(going := going[_bernoulli(stream, np.ones(len(going), np.uint64), 1)]):
         times[going] += 1
     negative = stream.below(2, len(low)) == 1
-    keep = ~(negative & (low == 0) & (times == 0))  # or 0 would come twice as often
+    keep = ~(negative & (low == 0) & (times == 0))  # else 0 would come twice as often
     keep[keep] = _thinned(stream, sigma, low[keep], times[keep])
     accepted: NDArray[np.int64] = (low.astype(np.int64) + sigma * times)[keep]
     accepted[negative[keep]] *= -1

@@ -125,7 +125,7 @@ def _received(
     high: NDArray[np.generic], low: NDArray[np.generic], weight: int, bound: int
 ) -> FixedPointSum:
     with warnings.catch_warnings():
-        # The memory may be read-only: received sums are only read, when merged into others.
+        # The memory may be read-only: received sums are merged into others, and never written.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return FixedPointSum(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
 
@@ -244,7 +244,7 @@ class Layout:
             sum_limit: Of sums over samples, their largest magnitude.
 
         Raises:
-            ContractError: If a tensor is not floating: a mean of integers is no integer.
+            ContractError: If a tensor is not floating: a mean of integers is not an integer.
         """
         names = tuple(sorted(tensors))
         for name in names:

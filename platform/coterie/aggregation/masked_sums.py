@@ -36,7 +36,7 @@ def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, FixedPoin
     """Return the exact sum of each slot with contributions.
 
     Raises:
-        RunError: If the vector is no sum in the exact range.
+        RunError: If the vector is not a sum in the exact range.
     """
     found, rest = {}, torch.from_numpy(vector.view(np.int64))
     for slot in sorted(layouts):

@@ -296,7 +296,7 @@ class _Opening:
     def _unmask(self, total: Vector, keys: Mapping[int, PublicKeys], graph: frozenset[int]) -> None:
         """Subtract the survivors' own masks, and the masks that they share with lost clients."""
         survivors, needed = self.clients, threshold(len(keys))
-        # A process that is lost, or lies, from here on has its clients in the sum.
+        # From here on the sum has the clients of a process even if it is lost, or lies.
         answers = _in_time(self.exchange("reveal", dict.fromkeys(self.calls, survivors)))
         proper = _of_each(lambda by, found: are_shares(found, SHARE_BYTES, graph))
         revealed = _joined({c: each for c, each in answers.items() if proper(each, self.calls[c])})

@@ -137,7 +137,7 @@ class Party:
             private key. Never both, so that no contribution can be read alone.
 
         Raises:
-            RunError: If too few survive, or it is no set of clients.
+            RunError: If too few survive, or it is not a set of clients.
         """
         attempt = self._now()
         if not are_clients(survivors):

@@ -67,7 +67,7 @@ class RowFiles:
             The rows that the record has to have, and the names of the files with the others, from
             the oldest on.
         """
-        gone = self._known.keys() - rows.keys()  # a run that went back
+        gone = self._known.keys() - rows.keys()  # the run has gone back
         if gone or not all(part.path.exists() for part in self._parts):
             self._known, self._parts, self._inline = {}, [], frozenset()
         changed = {client for client, row in rows.items() if self._known.get(client) != row}

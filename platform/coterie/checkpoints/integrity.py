@@ -44,7 +44,7 @@ def unseal(path: Path) -> dict[str, Any]:
         record = read_json(path)
         plain = isinstance(record, dict) and "format" in record
         checksum = record.pop(_KEY, None) if plain else None
-        digest = _digest(record)  # a ValueError for numbers that JSON has not
+        digest = _digest(record)  # a ValueError for numbers that JSON lacks
     except (OSError, ValueError) as error:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not plain:

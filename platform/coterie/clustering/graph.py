@@ -59,7 +59,7 @@ def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
             f"neighbours={neighbours}: a graph over {len(points)} prototypes takes 2 to "
             f"{len(points) - 1}; change it, or ask for more prototypes."
         )
-    from sklearn.neighbors import NearestNeighbors  # a second that no client needs to spend
+    from sklearn.neighbors import NearestNeighbors  # a slow import, needed by the server only
 
     with threadpool_limits(1):
         search = NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(points)

@@ -99,7 +99,7 @@ def _leaves(
     half of it. If nothing is left, all rows are one leaf.
     """
     share = len(sides) / clusters
-    node = np.zeros(len(sides), dtype=np.int64)  # among those that are parted; −1 outside
+    node = np.zeros(len(sides), dtype=np.int64)  # among nodes to be split; −1 for none
     leaf, counts, parted = np.full(len(sides), -1), list[float](), 1
     for level in range(sides.shape[1]):
         child = np.where(node >= 0, 2 * node + sides[:, level], -1)

@@ -77,7 +77,7 @@ def grouped_by_means(
         seed: Seed of the starts.
         most: How many of the starts' different ends to return, those of least inertia first.
     """
-    from sklearn.cluster import KMeans  # a second that no client needs to spend
+    from sklearn.cluster import KMeans  # a slow import, needed by the server only
 
     x, weights, found = off_lattice(points).numpy(), counts.numpy(), []
     with threadpool_limits(1):

@@ -36,7 +36,7 @@ from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
-"""The folder of the papers' tables, which is no group that a run chooses from."""
+"""The folder of the papers' tables, from which a run cannot choose."""
 _PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
 _PATH_ENDS = (".path", ".root")
 """Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
@@ -137,7 +137,7 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
     if not isinstance(run_dir, str):
         return None
     if "experiment" not in choices or RunDirectory.exists(run_dir):
-        return RunDirectory.open(run_dir)  # or the sentence that there is no run
+        return RunDirectory.open(run_dir)  # raises if there is no run
     return None
 
 

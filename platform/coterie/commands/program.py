@@ -48,7 +48,7 @@ def run_command(
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts, and homes without a cache
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings on fonts and caches
     show = partial(errors.print, style="red", highlight=False)
 
     try:

@@ -35,8 +35,8 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file of plain values, as `yaml.safe_dump` writes them.
 
     Raises:
-        ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is no UTF-8 or no
-            YAML, or has aliases, tags, or keys that are no texts or come twice.
+        ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is not UTF-8 or
+            YAML, or has aliases, tags, or keys that are not texts or come twice.
         OSError: If it cannot be read.
     """
     text = read_bytes(path, YAML_BYTES).decode("utf-8")
@@ -51,7 +51,7 @@ def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: If it is larger than `most` bytes, is no UTF-8 or no JSON, or nested too deep.
+        ValueError: If it is larger than `most` bytes, is not UTF-8 or JSON, or nested too deep.
         OSError: If it cannot be read.
     """
     try:

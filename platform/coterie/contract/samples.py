@@ -117,5 +117,5 @@ def read_ahead(
                 first, given = waiting.popleft()
                 yield first, given.result()
         finally:
-            for _, given in waiting:  # whoever iterates has stopped early
+            for _, given in waiting:  # the iteration was stopped early
                 given.cancel()

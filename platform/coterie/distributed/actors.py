@@ -179,7 +179,7 @@ def _resolve(handle: Handle) -> Packed:
     stored: Stored = handle
     try:
         packed: Packed = ray.get(stored.reference)  # a view of the node's shared memory
-    except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+    except (ObjectLostError, RayActorError) as error:  # Ray raises either for a lost object
         raise StateLostError from error
     return packed
 

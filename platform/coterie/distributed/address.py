@@ -27,7 +27,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 def use_token() -> None:
     """Use the token in this user's home, if there is one; Ray does so only for `auto`."""
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it says so at length
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray's message on it is long
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 

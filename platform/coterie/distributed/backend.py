@@ -268,7 +268,7 @@ class RayBackend:
         with as_run_error():
             try:
                 packed: Packed = fetch(stored.reference)
-            except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+            except (ObjectLostError, RayActorError) as error:  # Ray raises either for a lost object
                 raise StateLostError from error
         return packed
 

@@ -43,7 +43,7 @@ class LocalRay:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={
-                "RAY_worker_niceness": "0",  # Ray's own 15 would let all else here go before
+                "RAY_worker_niceness": "0",  # with Ray's 15, other processes starve the workers
                 **os.environ,
                 "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
                 "RAY_TMPDIR": str(temp_folder()),

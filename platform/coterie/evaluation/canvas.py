@@ -1,7 +1,7 @@
 r"""The common style of all figures: drawing context, palette, markers, ticks, and files.
 
 A figure looks the same whatever the user's matplotlibrc or notebook says, and text is drawn as it
-is: `$`, `_`, `^` and `\` in the name of a class are no mathematics.
+is: `$`, `_`, `^` and `\` in the name of a class are not mathematics.
 """
 
 import functools

@@ -111,7 +111,7 @@ def _resampled(
         drawn = rng.choice(members, (_BLOCK, m)), rng.choice(others, (_BLOCK, n))
         ranks = rankdata(np.concatenate(drawn, axis=1), axis=1)[:, :m].sum(axis=1)
         areas.append((ranks - m * (m + 1) / 2) / (m * n))
-        # Scores above this one are at most so many of the others'.
+        # At most this many of the others' scores are above this one.
         limit = np.sort(drawn[1], axis=1)[:, n - 1 - allowed]
         rates.append((drawn[0] > limit[:, None]).mean(axis=1))
     return np.concatenate(areas), np.concatenate(rates)

@@ -204,7 +204,7 @@ def _check_contribution(slot: str, contribution: WeightedUpdate, layout: Layout)
     check_positive(slot, contribution.weight)
     _check_layout(slot, contribution.tensors, layout)
     for name in layout.names:
-        # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
+        # One pass without a mask in memory; both bounds of a tensor with a NaN are NaN.
         found = magnitude(contribution.tensors[name])
         if not math.isfinite(found):
             raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")

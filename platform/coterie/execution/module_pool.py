@@ -76,7 +76,7 @@ class ModulePool:
 
     def fresh(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
         """Return the module in its initial state; every process builds it from the same seed."""
-        if key not in self._built or not self._built[key].whole:  # a client took it apart
+        if key not in self._built or not self._built[key].whole:  # a client has changed its parts
             with seeded(self._seed):
                 built = build()
             self._finish(built)

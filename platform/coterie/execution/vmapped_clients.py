@@ -42,7 +42,7 @@ class VmappedClients:
                 stacked[name] = joined.requires_grad_(first.requires_grad)
                 for tensors, own in zip(every, joined.detach(), strict=True):
                     tensors[name].data = own
-        for module in modules:  # what is no parameter and no buffer, and the module's own `device`
+        for module in modules:  # what is neither parameter nor buffer, and `device`
             module.to(device)
 
     def leave(self) -> None:

@@ -156,10 +156,10 @@ class Worker:
             done = _task_done(of.number, task.client, sent, time.perf_counter() - started)
             engines = True
             of.sums.add(task.client, sent.up)  # last, so that a client that fails adds nothing
-        except BaseException as error:  # one client stops no other, also not by sys.exit
+        except BaseException as error:  # no client stops another, not even by sys.exit
             if engines and isinstance(error, StateLostError | SumsExceededError):
                 raise
-            self.deadline.stop()  # raises if the run is to stop, which is no client's failure
+            self.deadline.stop()  # raises if the run is to stop, which is not a failure of a client
             _logger.debug("Client %d failed", task.client, exc_info=True)
             refused = isinstance(error, ConfigError)
             message = described(error) if refused else _failure_message(error)

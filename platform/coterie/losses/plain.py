@@ -42,7 +42,7 @@ def anchor_logits(
         Two matrices; terms that ξ leaves out are −∞.
     """
     anchors = u / temperature
-    # Not `fill_diagonal_`, which vmap does not know.
+    # Not `fill_diagonal_`, which vmap does not support.
     same = torch.eye(len(u), dtype=torch.bool, device=u.device)
     among, across = (anchors @ u.T).masked_fill(same, -torch.inf), anchors @ v.T
     return among, across if include_positive else across.masked_fill(same, -torch.inf)

@@ -75,7 +75,7 @@ class Program(nn.Module):
             self.program = _with_checked_attention(programs["model"].module())
         except ProgramError:
             raise
-        except Exception as error:  # of damaged graphs PyTorch raises more kinds than it names
+        except Exception as error:  # PyTorch raises undocumented errors for damaged graphs
             raise ProgramError(f"it cannot be read ({reason(error)})") from error
 
     def forward(self, samples: Tensor) -> Any:

@@ -62,7 +62,7 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
             return load(content)
         with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files PyTorch raises more kinds than it names
+    except Exception as error:  # PyTorch raises undocumented errors for damaged files
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
             pickled = _is_zip(content) or content[:1] == b"\x80"

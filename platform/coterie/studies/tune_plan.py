@@ -167,7 +167,7 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
         found[tuple(written(_draw(values, rng)) for values in space.values())] = None
     lists = [values for values in space.values() if not isinstance(values, Range)]
     if len(lists) == len(space) and math.prod(map(len, lists)) <= trials:
-        for point in product(*lists):  # those that chance has left out
+        for point in product(*lists):  # the combinations that were not drawn
             found[tuple(map(written, point))] = None
     return [dict(zip(space, point, strict=True)) for point in found]
 

@@ -20,7 +20,7 @@ class TrialResult:
     def value(self) -> float | None:
         """The objective of the final model, or else of the last evaluation.
 
-        None without any, or if it is no number, as after training that diverged.
+        None without any, or if it is not a number, as after training that diverged.
         """
         name, record = self.objective, self.record
         if name in record.numbers or name in record.unscored:

@@ -25,7 +25,7 @@ class RunRecord:
         device: What its clients computed on; "" of one that has not ended.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.
-        unscored: The names of final metrics that are no number, as after training that diverged.
+        unscored: The names of final metrics that are not numbers, as after training that diverged.
         accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
             time is left out, because it depends on the machine and its load.
         rows: The server's rows of metrics.jsonl, in order.

@@ -39,7 +39,7 @@ def _settings() -> dict[str, str]:
         try:
             parser.read(folder / "settings", encoding="utf-8")
         except (MalformedError, OSError, UnicodeDecodeError):
-            continue  # W&B takes it for empty, too
+            continue  # W&B treats it as empty, too
         if parser.has_section("default"):
             found |= dict(parser["default"])
     return found

@@ -136,7 +136,7 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
-    if home() is None:  # as under a number without a name; W&B keeps its logs there
+    if home() is None:  # a user without a name; W&B keeps its logs at home
         os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
     import wandb
 
