@@ -21,7 +21,7 @@ _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
 _QUOTED = re.compile(r'"[^"]*"')
 _TOLD = re.compile(r'"?sep=(.)"?\1*')
-"""A first line by which Excel is told what parts the cells."""
+"""A first line that tells Excel which separator the cells have."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])-?\d+,\d+(?![\d,])")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of the index that pandas writes along, in CSV and in parquet."""

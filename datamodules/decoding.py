@@ -65,7 +65,7 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
 """Modes that `mode=all` keeps; others become RGB."""
 _CLEAR = 16
-"""An alpha below counts as transparent."""
+"""Alpha below which a pixel counts as transparent."""
 _LEVELS = {"black": 0, "white": 255}
 REMEDY = "fetch it again, or take it out"
 _SMALLER = "make it smaller, or take it out"

@@ -13,7 +13,7 @@ from coterie.errors import DataError
 
 _MAX_DRAWS = 100
 _MOST_BALANCING = 1000
-"""How often clients and classes are scaled in turn at most. Orchestra's code does it 100 times,
+"""The most times that clients and classes are scaled in turn. Orchestra's code does it 100 times,
 after which clients of α = 1e-3 still have unequal sizes."""
 
 

@@ -20,7 +20,7 @@ _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
 
 _AS_TRAINED = ("fit", "levels", "background", "exif", "frame", "max_pixels")
-"""Keys of a run's data that say how pictures come into form."""
+"""Keys of a run's data that say how pictures were prepared."""
 
 _AS_THE_RUNS = "convert it to the form of the run's pictures, since predict has no keys for that"
 

@@ -20,7 +20,7 @@ from coterie.errors import DataError
 
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")
-"""Names of folders that hold a half of a data set; of several test halves the first counts."""
+"""Names of folders of test samples; the first that exists counts."""
 
 _logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 _KEPT = 0.1
-"""Share of it that is left to everything else."""
+"""Share of the memory that is left to other processes."""
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),

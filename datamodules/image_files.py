@@ -30,7 +30,7 @@ _CHUNK = 64
 _NAMED = 20
 """Unreadable pictures that an error names."""
 _OTHER_SHAPE = 1.05
-"""From this ratio of two aspect ratios on, shapes count as different."""
+"""Ratio of two aspect ratios from which shapes count as different."""
 
 _logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from coterie.datamodules.image_files import Tally
 from coterie.datamodules.source import Source
 
 BLOCK = 256
-"""Samples looked at in one go."""
+"""Samples in memory at a time."""
 SQUARE = PixelFormat(mode="RGB", size=1)
-"""A form that tells which pictures are not square."""
+"""A pixel format that shows which pictures are not square."""
 
 
 class Looked(NamedTuple):

@@ -29,10 +29,10 @@ from coterie.errors import DataError
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*|,0)?")
-"""A whole number without zeros in front."""
+"""A whole number without leading zeros."""
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)([.,]\d*)?([eE][-+]?\d+)?")
 _GAPS = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
-"""What programs write for a missing number; a class of other texts may be called so."""
+"""Texts that programs write for a missing number; a class of other texts may have such a name."""
 _WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""

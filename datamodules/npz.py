@@ -30,7 +30,7 @@ from coterie.errors import DataError, reason
 
 _USUAL_CHANNELS = (1, 3)
 _ONE = "samples"
-"""What the array of an .npy file is called."""
+"""The name of the array of an .npy file."""
 _BLOCK = 2**20
 DAMAGE = (
     EOFError,
@@ -48,7 +48,7 @@ DAMAGE = (
 )
 """What zipfile and NumPy raise for damaged files; NumPy parses headers as Python's literals."""
 _ZIP_LENGTHS = 26
-"""Where a zip member's own header has the lengths of what follows it."""
+"""Where a zip member's own header has the lengths of the fields after it."""
 _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
 """Default names of arrays."""
 

@@ -18,7 +18,7 @@ from coterie.errors import DataError
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "AVIF")
 """Pillow's names of the formats that are read; HEIC comes from pillow-heif."""
 MAX_PIXELS = 200_000_000
-"""Pixels of a picture, at most, by default: more than any camera has."""
+"""Default limit on a picture's pixels, above that of any camera."""
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp"),
     *(".tif", ".tiff", ".webp", ".gif", ".avif", ".heic", ".heif"),
@@ -37,10 +37,9 @@ _TURNS: dict[int, tuple[int, bool]] = {
     7: (1, True),
     8: (1, False),
 }
-"""EXIF's orientation to quarter turns against the clock, then whether left and right change
-places."""
+"""Quarter turns against the clock, and whether left and right are swapped, by EXIF orientation."""
 _ONE_SHOT = frozenset({"MPO"})
-"""Formats whose further frames belong to the first, such as a phone's map of brightness."""
+"""Formats whose further frames belong to the first, such as a phone's brightness map."""
 
 # Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")

@@ -24,10 +24,10 @@ _LITTER = frozenset(
         *("network trash folder", "temporary items", "__pycache__"),
     }
 )
-"""Names of folders that systems and their services make, in small letters."""
+"""Names, in small letters, of folders that systems and their services make."""
 
 _MOST, _DEEPEST = 1_000_000, 64
-"""Folders that are entered, and the length of their paths, in folders."""
+"""The most folders that are entered, and the longest path in folders."""
 
 _logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from coterie.tracking.atomic import replacing
 
 CACHE_VARIABLE = "COTERIE_CACHE"
 STORES = ("s3", "gs", "gcs", "az", "abfs")
-"""The URLs that are opened: those of object stores, with the address and keys of the environment.
-Others of fsspec lead to any server, to files of this machine, or through one another."""
+"""URL schemes of object stores, whose address and keys come from the environment. Other schemes of
+fsspec lead to any server, to files of this machine, or through one another."""
 
 
 def is_remote(path: str) -> bool:

@@ -11,8 +11,8 @@ Size = int | tuple[int, int]
 """Height and width in pixels; one number for squares."""
 
 Fit = Literal["squash", "crop", "letterbox"]
-"""How an image of another shape comes to a size: its sides are scaled apart, what juts out is cut
-off evenly, or black bars fill the rest evenly."""
+"""How an image of another shape is brought to a size: stretched, cut evenly at the edges, or framed
+evenly by black bars."""
 
 _CHUNK = 4096
 """Images resized at a time, to limit the working memory."""

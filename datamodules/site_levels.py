@@ -19,7 +19,7 @@ from coterie.datamodules.source import Source, source_from_pictures
 from coterie.errors import DataError
 
 WHOLE = ""
-"""The site of data that names none."""
+"""The site of data that names no sites."""
 _BITS = range(8, 17)
 
 

@@ -29,7 +29,7 @@ OnError = Literal["refuse", "skip"]
 and list them."""
 
 _MANY = 20_000
-"""From this number of pictures on, looking through them is announced."""
+"""Number of pictures from which checking them is announced."""
 
 _logger = logging.getLogger(__name__)
 

@@ -53,8 +53,9 @@ METRICS = {
     ),
     "aggregate": frozenset({"time_step"}),
 }
-"""By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
-taken in the phase; `time_step`: the last one; `proximity` and shares of it: see the option."""
+"""Metrics by event. `set_size`: samples that a device trains on, including pulled ones; `steps`:
+those taken in the phase; `time_step`: the last one; `proximity` and shares of it: see the
+option."""
 ROLES = StateRoles(
     Entry(pattern="encoder.*", role=Role.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", role=Role.RESET),

@@ -103,15 +103,15 @@ from coterie.networks.warps import WarpSizes
 LABELS, CLASSIFIER = "labels", "classifier"
 MEANS, SETTLED, OWN_LABELS = "means", "settled", "own_labels"
 _AGREEMENT = 0.9
-"""Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
-cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
+"""Share of the samples whose prototypes the classifier must give their own cluster. If quadrics
+cannot follow the clusters, fewer agree, and the prototypes decide alone."""
 _MESSAGES = {
     MOMENTS: ((), MOMENTS),
     PROTOTYPES: ((PROJECTION, WIDE, CENTROIDS), SUMS),
     LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS), LABELS),
     OWN_LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS, OWN), OWN_SUMS),
 }
-"""Of each phase what goes down besides the encoder, and what comes up."""
+"""What each phase sends down besides the encoder, and what it sends up."""
 
 
 class Concord(OnViews):

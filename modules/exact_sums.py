@@ -42,7 +42,7 @@ _ROWS = 2048
 """Samples that are warped at a time."""
 
 Embed = Callable[[Tensor | None], Shaped[Tensor, "n d"]]
-"""Representations of these samples, or of all samples of the client."""
+"""Returns representations of these samples, or of all samples of the client."""
 
 
 class ExactSumsConfig(MethodConfig):

@@ -38,7 +38,7 @@ from coterie.modules.shared_statistics import (
 
 MATRIX, FEWEST = "matrix", "fewest"
 _STEPS = 2**24
-"""Steps of the lattice to a deviation of the noise."""
+"""Lattice steps per standard deviation of the noise."""
 
 
 class FedSCConfig(CrossSilo, PretrainingConfig):

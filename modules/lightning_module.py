@@ -45,7 +45,7 @@ from coterie.modules.strategies.strategy import Local, Strategy, corrected
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
 STRATEGY = "strategy"
-"""The slot of what a strategy knows on the server."""
+"""The slot of a strategy's values on the server."""
 _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 

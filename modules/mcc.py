@@ -26,7 +26,7 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
     "clustering": ("cluster",),
     "joint": ("encoder", "instance", "cluster"),
 }
-"""The parts that each stage trains; slots of the same names are sent back to the server."""
+"""The parts that each stage trains; slots of these names are sent back to the server."""
 
 Heads = Sequence[Mapping[str, Any]]
 """The outputs of a network's heads by name, for each view that it saw."""

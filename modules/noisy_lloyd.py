@@ -24,9 +24,9 @@ from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20
 _OFFSET = 1 / 16
-"""Distance between a cluster's mean and the two centroids that share it, by the clip norm."""
+"""Distance of the two new centroids from the mean that they replace, relative to the clip norm."""
 _FEWEST = 1 / 50
-"""Share of the mean cluster's samples below which a cluster is given up: its mean is noise."""
+"""Share of the mean cluster size below which a cluster is dropped, since its mean is noise."""
 
 
 class NoisyLloyd:

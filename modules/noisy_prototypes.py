@@ -55,7 +55,7 @@ from coterie.networks.warps import Warp
 PROTOTYPES, WARPED = "prototypes", "warped"
 ITERATIONS = 8
 _FEWEST = 1 / 5
-"""Share of the mean prototype's samples below which a prototype is left out: noise drew it."""
+"""Share of the mean prototype's samples below which a prototype is dropped as noise."""
 _COARSE = 4
 """Steps of the lattice to which moments are rounded, so that products are multiples of 2^-20."""
 

@@ -47,7 +47,7 @@ from coterie.modules.orchestra_model import GlobalClusters, OrchestraConfig, Orc
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
 MINIMA = frozenset({"smallest_cluster"})
-"""The smallest local cluster over all clients: a sample is hidden among at least so many."""
+"""The smallest local cluster over all clients: every sample is hidden among at least this many."""
 
 ROLES = StateRoles(
     *(Entry(pattern=f"{part}.*", role=Role.AVERAGE, slot=part) for part in sorted(NETWORKS)),

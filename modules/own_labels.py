@@ -20,9 +20,9 @@ from coterie.networks.quadratic import FINE, QuadraticClassifier, fit_sums, fitt
 OWN, OWN_SUMS = "own", "own_sums"
 WEIGHTS, SCALES, COUNTS, TARGETS = "weights", "scales", "counts", "targets"
 STARTS = 5
-"""Starts that go side by side, at most."""
+"""The most starts that are followed at the same time."""
 TOGETHER = 6
-"""Rounds that they do."""
+"""Rounds for which they are followed."""
 _RIDGE = 0.05
 """Added to the features' mean products, as a share of their mean diagonal entry."""
 _LARGEST = 16.0

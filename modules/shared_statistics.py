@@ -34,7 +34,7 @@ from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews
 
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
-"""The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
+"""Slot of the clients' statistics; slot of a round's seed; seed of batches and views."""
 MEASURED, SAMPLES = "measured", "samples"
 """Metadata: the round of the statistics, and the samples that they stand for."""
 

@@ -65,9 +65,9 @@ _MESSAGES = {
     SCATTER: ((PROJECTION,), SCATTER),
     LABELS: ((PROJECTION, TASK), SUMS),
 }
-"""Of each phase what goes down besides the encoder, and what comes up."""
+"""What each phase sends down besides the encoder, and what it sends up."""
 _SCALE = 10.0
-"""The classifier's logits, in multiples of the regression's values."""
+"""Factor from the regression's values to the classifier's logits."""
 _RIDGE = 1.0
 """Added to the mean of φ φᵀ, whose diagonal is near 1."""
 _FADING = (0.9, 0.999)

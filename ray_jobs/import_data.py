@@ -26,7 +26,7 @@ _USAGE = (
     "       (coterie train --help data=CHOICE lists its keys)"
 )
 _READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", "stream")
-"""Keys of a data set that change what is read; shards hold the samples as they are."""
+"""Keys of a data set that change what is read; shards store samples unchanged."""
 
 
 class ImportConfig(Component):

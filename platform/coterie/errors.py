@@ -5,7 +5,7 @@ from collections.abc import Collection
 _LONGEST = 500
 """Characters of a client's message that are kept."""
 _LONGEST_SEEN = 10_000
-"""Characters in which its first line is looked for."""
+"""Characters in which the first line of the text is looked for."""
 
 _LISTED = 10
 """Items of a list that a sentence names."""

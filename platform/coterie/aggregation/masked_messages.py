@@ -10,7 +10,7 @@ from coterie.aggregation.masks import KEY_BYTES, TAG_BYTES, is_public_key
 from coterie.aggregation.shamir import SHARE_BYTES
 
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""Of the two shares that one client holds of another's secrets, sealed."""
+"""Bytes of the two sealed shares that one client holds of another's secrets."""
 
 
 @dataclass(frozen=True)

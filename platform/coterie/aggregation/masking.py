@@ -53,12 +53,12 @@ from coterie.contract.phase import Phase, WeightedUpdate, summed
 from coterie.errors import ConfigError, RunError
 
 KEYS = "secure_aggregation"
-"""Keys and shares in the counts of bytes."""
+"""The key of public keys and shares in the counts of bytes."""
 _KEYS = 2 * KEY_BYTES
 _LOST = "its process was lost with its masked sum"
 _MALFORMED = "its answer to the step {} of secure aggregation was not valid"
 _ATTEMPTS = 3
-"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
+"""Attempts to open masked sums; the last one continues without lost clients."""
 
 Exchange = Callable[[SecureStep, Mapping[int, Any]], dict[int, Any]]
 """Has the calls' clients take a step, and returns the answers of those that are not lost."""
@@ -207,7 +207,7 @@ class Opened:
 
 
 _Proper = Callable[[Any, Collection[int]], bool]
-"""Whether an answer is what a call with these clients has to give."""
+"""Tells whether an answer is valid for a call with these clients."""
 
 
 class _LostError(Exception):

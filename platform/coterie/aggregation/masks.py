@@ -20,7 +20,7 @@ from coterie.errors import RunError
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-"""What a sealed text is longer than the text."""
+"""Bytes by which a sealed text is longer than the text."""
 Vector = NDArray[np.uint64]
 """Integers in two's complement (elements,); sums wrap around modulo 2⁶⁴."""
 

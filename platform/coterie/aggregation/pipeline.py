@@ -29,7 +29,7 @@ from coterie.contract.phase import Outcome, Phase, Slots, Tensors, WeightedUpdat
 from coterie.errors import ContractError
 
 _OWN = "aggregation/"
-"""Begins the names of stages' tensors in a client's state, and of stages' slots."""
+"""Prefix of the names of stages' tensors in a client's state, and of stages' slots."""
 
 
 @dataclass(frozen=True)

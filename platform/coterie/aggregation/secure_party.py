@@ -21,7 +21,7 @@ from coterie.aggregation.shamir import SHARE_BYTES, split
 from coterie.errors import RunError
 
 FEWEST = 2
-"""Clients that a sum has to stand for."""
+"""The fewest clients in a sum."""
 
 
 def threshold(clients: int) -> int:

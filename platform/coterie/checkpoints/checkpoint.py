@@ -33,7 +33,7 @@ from coterie.tracking.paths import make_private
 FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What a record with a right checksum and other content raises."""
+"""Errors that a record with a right checksum but other content raises."""
 _FILES = ("server.safetensors", "stages.safetensors", "peer_messages.safetensors")
 
 

@@ -22,11 +22,11 @@ from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 
 INLINE = 1000
-"""Rows that a record may have itself."""
+"""The most rows that a record itself may hold."""
 _MOST = 100_000
-"""Rows of a file."""
+"""The most rows in a file."""
 COLUMNS = ("clients", "versions", "received", "accounts")
-"""The parts of a record that are on clients, in the order of a row."""
+"""The parts of a record that are about clients, in the order of a row."""
 _PREFIX = "rows-"
 _DIGEST = re.compile(r"[0-9a-f]+")
 

@@ -25,7 +25,7 @@ from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import Ledger, RunState
 
 _LEDGER = ("versions", "received")
-"""The parts of a record on clients that are the ledger's."""
+"""The parts of a record about clients that belong to the ledger."""
 
 _DTYPES = frozenset(
     {
@@ -33,7 +33,7 @@ _DTYPES = frozenset(
         *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     }
 )
-"""What a run's tensors are of."""
+"""The dtypes of a run's tensors."""
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""

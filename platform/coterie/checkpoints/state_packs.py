@@ -21,7 +21,7 @@ from coterie.tracking.atomic import replacing
 
 PREFIX, SUFFIX = "pack-", ".safetensors"
 PACK_BYTES = 1 << 26
-"""States of so many bytes share a pack; a larger one has its own."""
+"""Size that a pack of states may have; a larger state has its own pack."""
 
 
 def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.clustering.kmeans import kmeans, nearest_centroids
 
 _ROWS = 1024
-"""Samples of a forward pass that learns nothing."""
+"""Samples per forward pass outside of training."""
 
 
 @dataclass(frozen=True, kw_only=True)

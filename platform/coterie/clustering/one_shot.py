@@ -12,7 +12,8 @@ from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.errors import DataError
 
 _RATIO = 1 / 3
-"""A point is trusted if its nearest centroid is at most this far, relative to the second one."""
+"""A point is trusted if its nearest centroid is at most this far, relative to the second
+nearest."""
 
 
 def projected_kmeans(

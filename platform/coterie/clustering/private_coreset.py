@@ -25,14 +25,14 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import UNIT, clipped_rows
 
 Noisy = Callable[[NDArray[np.int64], int, str], NDArray[np.int64]]
-"""Adds noise of a standard deviation to integers; the text says what they are."""
+"""Adds noise of a given standard deviation to integers; the text names them."""
 
 _SUMS = 4 / 5
-"""Share of 1/σ² for the leaves' sums; the levels' counts share the rest."""
+"""Share of 1/σ² for the leaves' sums; the levels' counts have the rest."""
 _COUNT_STEPS = 2**10
 """Counts are multiples of this, so that their noise is fine."""
 _DEEPER = 2
-"""Levels beyond those that as many leaves as clusters take."""
+"""Levels beyond those that give as many leaves as clusters."""
 
 
 def private_clusters(

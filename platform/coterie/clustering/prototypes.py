@@ -14,14 +14,14 @@ from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.errors import ConfigError, RunError
 
 _LEAST = 3
-"""Prototypes of a graph."""
+"""The fewest prototypes of a graph."""
 _SPECTRUM = 31
-"""Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+"""Number of eigenvalues that are kept; `eigengap` compares all but the first."""
 _STARTS = 50
 _SAME = 1e-9
 """Relative difference of inertia below which two starts have ended at the same clusters."""
 _COLDEST = 1e-6
-"""Least temperature: where prototypes stand for equal samples, each takes its own."""
+"""Least temperature, for prototypes of equal samples: then each takes only its own."""
 _SHARPNESS = 0.1
 """Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 

@@ -41,7 +41,8 @@ _PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encode
 _PATH_ENDS = (".path", ".root")
 """Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
 _STRUCTURE = tuple("'\"[{(")
-"""Signs with which a value begins that is more than a text; Hydra's sentence on it stands."""
+"""First characters of values that are more than a text, for which Hydra's error message is
+shown."""
 
 
 def compose(*overrides: str) -> RunConfig:

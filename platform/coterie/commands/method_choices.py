@@ -27,7 +27,7 @@ ELSEWHERE = {
     },
     **dict.fromkeys(("fedbn", "fedper"), _LAYERS),
 }
-"""What people look for among the methods, and where it is."""
+"""Names that people look for among the methods, and where to find them."""
 METHOD = "method"
 _MODULES = Path(__file__).resolve().parent.parent / "modules"
 _CLASS = re.compile(

@@ -14,14 +14,14 @@ STRATEGIES = {
     name.lower(): f"coterie.modules.strategies.{name.lower()}:{name}"
     for name in ("FedProx", "Scaffold", "FedNova", "FedDyn")
 }
-"""Name of a strategy that follows clients' steps, to its class."""
+"""Class of each strategy that follows clients' steps, by name."""
 OPTIMIZERS = {
     "fedavgm": "momentum",
     "fedadam": "adam",
     "fedyogi": "yogi",
     "fedadagrad": "adagrad",
 }
-"""Name of a strategy that is the server's alone, to `aggregation.optimizer`."""
+"""`aggregation.optimizer` of each strategy that concerns the server only, by name."""
 _DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
 """Keys of `data=lightning` itself."""
 

@@ -29,7 +29,7 @@ TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
 
 NESTED = "give it a nested class Config"
-"""What a class without a config model needs."""
+"""The remedy for a class without a config model."""
 
 
 class Component(BaseModel):

@@ -12,7 +12,7 @@ Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
 
 NAMED = 12
-"""Names up to which a message lists them all."""
+"""The most names that a message lists."""
 
 _SENTENCES = {
     "bool_type": "must be true or false",
@@ -40,7 +40,7 @@ _TYPES = {
     "int_from_float": "a whole number",
     "int_type": "a whole number",
 }
-"""What a union takes besides words, by the error of that type."""
+"""The types that a union takes besides words, by the error of each type."""
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:

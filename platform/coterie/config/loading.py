@@ -20,10 +20,10 @@ _REMEDIES = {
     "encoder": "name a class derived from EncoderConfig, as in docs/extend.md",
     "augmentation": "name a class derived from AugmentationConfig, as in docs/extend.md",
 }
-"""What to do where a section names a class without a config model, such as a bare nn.Module."""
+"""Remedies where a section names a class without a config model, such as a bare nn.Module."""
 
 _BASES: dict[str, type[Component]] = {"method": MethodConfig, "partition": PartitionConfig}
-"""What a section's config model derives from, where the engine asks it for more than its keys."""
+"""Base classes of sections' config models that the engine asks for more than their keys."""
 
 _own: dict[str, Any] = {
     name: (field.annotation, field)

@@ -13,12 +13,12 @@ import yaml
 from coterie.config.regular_files import open_regular
 
 YAML_BYTES = 1 << 19
-"""Size up to which a stored config is read, at most in a second or two."""
+"""Largest size of a stored config, which takes a second or two to read."""
 _JSON_BYTES = 1 << 28
-"""Size up to which a JSON file is read: records of a million clients."""
+"""Largest size of a JSON file, enough for records of a million clients."""
 _DEPTH = 32
 _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
-"""What YAML may take for a number; the work of reading it grows with the square of its length."""
+"""Long numbers in YAML, which take time by the square of their length."""
 
 
 class _Loader(yaml.CSafeLoader):

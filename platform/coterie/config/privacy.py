@@ -7,10 +7,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from coterie.config.component import Component
 
 MOST_NOISE = 1000
-"""Most that clip times noise multiplier may be: the noise's deviation, in units of 2^-20, is then
+"""Largest product of clip and noise multiplier: the noise's deviation, in units of 2^-20, is then
 below 2^31 for samples too, and its square fits the sampler's integers."""
 LEAST_NOISE = 1e-3
-"""Least that it may be: the deviation is then some 1,000 units, where ε is exact."""
+"""Smallest product of both: the deviation is then some 1,000 units, where ε is exact."""
 
 
 class DPConfig(Component):

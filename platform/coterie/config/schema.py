@@ -27,7 +27,7 @@ from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
-"""CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
+"""CPU threads; bounded because OpenMP aborts the process if it cannot start them."""
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
 
 

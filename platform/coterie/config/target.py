@@ -27,7 +27,7 @@ def _named_class_or(*names: str) -> BeforeValidator:
 
 
 Target = Annotated[Mapping[str, Any], BeforeValidator(_named_class)]
-"""A class by its path under `target`, and the arguments that it is called with."""
+"""A class by its path under `target`, and the arguments for it."""
 LoggerChoice = Annotated[
     Literal["csv", "tensorboard", "wandb"] | Mapping[str, Any],
     _named_class_or("csv", "tensorboard", "wandb"),

@@ -16,13 +16,14 @@ GROUP = "coterie.trusted"
 """The group of entry points by which an installed package declares itself trusted."""
 _OWN = "coterie"
 _LOGGERS = "tracking.loggers["
-"""Where loggers stand that are chosen by their class, with arguments of all kinds."""
+"""Keys of loggers that are chosen by class, with any arguments."""
 _ACCOUNT = "tracking.wandb.entity"
 _PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "cluster.address": ("joins no cluster", ("auto", "local"), "RAY_ADDRESS"),
     _ACCOUNT: ("sends nothing to an account", (), "WANDB_ENTITY"),
 }
-"""Keys of places elsewhere: what the error says, harmless values, the user's own variable."""
+"""Keys of places elsewhere, each with the error's words, harmless values, and the user's own
+variable."""
 
 
 def as_packages(given: Any) -> Any:

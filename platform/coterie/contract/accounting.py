@@ -20,7 +20,7 @@ LEAST_STEPS = 500
 _LATTICE = 1 - 1e-5
 _MOST_NOISE = 1e4
 _ROUNDING = 1e-9
-"""By what share of itself an ε is raised, for the root's and the curve's rounding."""
+"""Relative increase of ε that covers rounding of the root and the curve."""
 
 
 @lru_cache(maxsize=1024)

@@ -10,11 +10,11 @@ from coterie.contract.data import DataArrays, Indices, Samples
 from coterie.contract.samples import StreamedSamples
 
 _WHOLE_BYTES = 1 << 20
-"""Samples of at most so many bytes together are digested in full."""
+"""Samples of at most this many bytes together are digested in full."""
 _ROWS, _PLACES = 64, 8
-"""Of larger ones: samples that are digested in full, and values of every other."""
+"""For more bytes: samples that are digested in full, and values of every other sample."""
 _SHARE = 64
-"""Of streamed samples, one in so many is read, up to `_ROWS`."""
+"""Of streamed samples, one in this many is read, up to `_ROWS`."""
 
 
 def digest(*parts: bytes | NDArray[Any]) -> str:

@@ -6,7 +6,7 @@ from coterie.contract.method import Method
 from coterie.errors import ConfigError
 
 _NEEDS = {"data": "arrays", "partition": "split", "encoder": "build", "augmentation": "build"}
-"""What a section's class or config can do, by the section."""
+"""Abilities that each section's class or config needs."""
 
 
 def check_section(name: str, section: Component) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Length = int | range | None
-"""Of a dimension: exactly so long, one of these lengths, or any length."""
+"""Length of a dimension: one number, one of several, or any."""
 
 LARGEST = 1e12
 """The largest magnitude of a floating value without a range of its own; its square is finite."""
@@ -60,7 +60,7 @@ class Bounds:
 
 
 ANY = TensorSpec(shape=None, dtype="real")
-"""The spec of what a phase names without declaring its spec."""
+"""The spec of names that a phase does not declare."""
 
 UNIT_LENGTH = 1.01
 """The largest coordinate of a vector of unit length, with room for rounding in half precision."""

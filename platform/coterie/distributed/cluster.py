@@ -23,7 +23,7 @@ from coterie.distributed.nodes import live_nodes
 from coterie.errors import ConfigError, CoterieError, RunError
 
 _ADDRESSES = 64 * 2**30
-"""Bytes of addresses that a driver needs: PyTorch's, Ray's threads' and its object store's."""
+"""Bytes of address space that a driver needs for PyTorch, Ray's threads and its object store."""
 
 
 def connect(config: ClusterConfig, *, forked: bool = True) -> bool:

@@ -9,7 +9,7 @@ import socket
 import sys
 
 _PATIENCE_S = 45.0
-"""How long the fork server may take, which may still be importing; Ray waits for 60 s."""
+"""Seconds to wait for the fork server, which may still be importing; Ray waits for 60 s."""
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 _STREAMS = 3
 _PATIENCE_S = 2.0
-"""How long who asks may be silent: others wait meanwhile."""
+"""Seconds that a request may take to arrive, while other requests wait."""
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a socket."""
 

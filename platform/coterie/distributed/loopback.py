@@ -9,7 +9,7 @@ import ray
 from coterie.distributed.ray_token import keep_token
 
 _ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With 0, Ray keeps to the loopback; the name is that of the systems where this is the default."""
+"""Ray keeps to the loopback if this is 0; its name is for systems where that is the default."""
 
 
 @contextmanager

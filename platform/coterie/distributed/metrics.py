@@ -28,7 +28,7 @@ _GAUGES = {
     "actors": ("Client actors of the run.", ("which",)),
 }
 _AGAIN_S = 5.0
-"""Ray drops a gauge that was not set for 20 seconds."""
+"""Seconds between updates: Ray drops a gauge that was not set for 20 seconds."""
 
 
 class RunMetrics(RunCallback):

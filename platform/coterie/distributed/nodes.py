@@ -11,7 +11,7 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.experimental.internal_kv import _internal_kv_get
 
 _NAMELESS = "node_"
-"""What Ray puts before the id of a node that no autoscaler has started."""
+"""Ray's prefix of the ids of nodes that no autoscaler has started."""
 
 
 def live_nodes() -> list[dict[str, float]]:

@@ -26,9 +26,9 @@ _RAYS = "ray"
 SOCKET = "socket"
 """The file of a socket: the folder is in use as long as somebody listens on it."""
 _LEAST = 32 * 2**20
-"""Bytes of room for Ray's logs; without them it fails in ways that do not tell why."""
+"""Bytes of room for Ray's logs, without which Ray fails without saying why."""
 _NEW_S = 10.0
-"""A folder so young may be one that another process is just making."""
+"""Seconds in which another process may just be making a new folder."""
 
 
 class SessionFolder:

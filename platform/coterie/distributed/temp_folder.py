@@ -12,7 +12,7 @@ _INSIDE = len(
     "/coterie-01234567/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
 )
 _LONGEST = _LONGEST_SOCKET - _INSIDE
-"""Characters of the folder, so that the addresses of Ray's sockets are short enough."""
+"""Longest path of the folder, in characters, for which Ray's socket addresses are short enough."""
 
 
 def temp_folder() -> Path:

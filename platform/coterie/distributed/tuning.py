@@ -24,11 +24,11 @@ from coterie.errors import reason
 
 _ROUND, _VALUE = "round", "objective"
 _NEVER = 10**9
-"""Rounds after which ASHA would end every trial."""
+"""A number of rounds after which ASHA would end every trial."""
 _LITTLE = 0.001
-"""What a trial takes of the resource that only the driver's node has."""
+"""Share of the resource that only the driver's node has, which each trial takes."""
 _LOST = 2
-"""Times that a trial whose Ray process was lost begins again, from its checkpoint."""
+"""Times that a trial starts again from its checkpoint after its Ray process was lost."""
 _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

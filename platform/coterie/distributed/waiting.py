@@ -16,7 +16,7 @@ from coterie.errors import RunError, printable
 
 _POLL_S = 0.2
 _SETTLE_S = 10.0
-"""Once enough actors are ready, how long after the last one to wait for a further one."""
+"""Seconds to wait for further actors after the last one, once enough are ready."""
 _SAY_S = 5.0
 
 

@@ -16,7 +16,7 @@ from coterie.errors import RunError, reason
 _EVERY_S = 1.0
 _ANSWER_S = 1.0
 _MISSES = 3
-"""Times in a row that nothing answers until the cluster counts as gone; Ray waits a minute."""
+"""Unanswered checks in a row until the cluster counts as gone; Ray waits for a minute."""
 
 
 class ClusterWatch:

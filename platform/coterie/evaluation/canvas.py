@@ -67,9 +67,9 @@ NAME = 32
 """Characters of a name in a figure."""
 
 _KEPT = ("backend", "interactive", "toolbar", "timezone", "keymap.", "webagg.", "docstring.")
-"""Settings that stay the user's: they are about windows."""
+"""Settings of the user that stay, since they are about windows."""
 _FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS")
-"""Fonts by preference; matplotlib brings the first, and the others fill in what it lacks."""
+"""Fonts by preference; matplotlib has the first, and the others supply missing characters."""
 _STEPS = (1, 2, 5)
 
 ParametersT = ParamSpec("ParametersT")

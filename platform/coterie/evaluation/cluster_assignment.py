@@ -17,7 +17,7 @@ from coterie.networks.prototypes import UnitPrototypes
 _ROWS = 16384
 """Rows per block."""
 _PROTOTYPES, _FEWEST, _NEIGHBOURS = 2000, 12, 15
-"""Prototypes, samples for each of them at least, and their neighbours in the graph."""
+"""Prototypes, the fewest samples for each, and their neighbours in the graph."""
 
 
 def assign_clusters(

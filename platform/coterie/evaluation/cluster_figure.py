@@ -14,13 +14,13 @@ from coterie.contract.data import Samples
 from coterie.evaluation.canvas import COLOURS, Axes, Figure, blank, drawn, save
 
 FEWEST = 10
-"""Samples that a mean image stands for, at least: no sample of a client is shown."""
+"""The fewest samples behind a mean image, so that no client's sample is shown."""
 _ACROSS = 8
-"""Mean images of a cluster."""
+"""Mean images per cluster."""
 _MOST = 1000
-"""Samples of a cluster that its mean images are made of."""
+"""Most samples of a cluster behind its mean images."""
 _ROWS = 30
-"""Clusters that are drawn, the largest."""
+"""Number of clusters that are drawn, the largest ones."""
 _SAMPLE = 1000
 """Samples of the silhouette."""
 _NUMBERS = range(2, 21)

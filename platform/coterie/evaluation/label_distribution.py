@@ -19,7 +19,7 @@ _MAX_ROWS = 20
 _NAME = 16
 """Width of a client's name."""
 _ABREAST = 30
-"""Characters of clients' names that stand side by side below the figure."""
+"""Characters up to which clients' names are written side by side below the figure."""
 _Row = tuple[str, NDArray[np.float64]]
 """A row's label and its counts."""
 _ENDS = 8

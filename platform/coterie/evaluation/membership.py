@@ -26,7 +26,7 @@ from coterie.networks.views import BLOCK, LazyViews
 from coterie.precision import unit_rows
 
 FALSE_POSITIVES = 0.01
-"""The rate at which the true positives count."""
+"""The false-positive rate at which true positives are counted."""
 _RESAMPLES = 1000
 _BLOCK = 100
 """Resamples that are ranked at a time."""

@@ -6,7 +6,7 @@ from torch import nn
 from coterie.networks.encoders import Encoder
 
 _ALL = 1 << 20
-"""More graphs than a run has."""
+"""A limit on graphs that no run reaches."""
 
 
 def compile_encoders(module: LightningModule, mode: str) -> None:

@@ -23,9 +23,9 @@ from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
 
 _RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
-"""Names that the tracker keeps for itself; a metric called so gets the prefix "logged/"."""
+"""Names that the tracker reserves; a metric with such a name gets the prefix "logged/"."""
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
-"""What `_Follow` reports among the metrics, which come back from processes of several devices."""
+"""Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
 
 
 def package_of(module: object) -> str:

@@ -24,7 +24,7 @@ from coterie.execution.own_bare import train_bare
 from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
-"""Samples in a forward pass of `embed`."""
+"""Samples per forward pass of `embed`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from coterie.execution.module_pool import ModulePool
 from coterie.execution.vmap_trainer import Training, VmapTrainer
 
 TakeTask = Callable[[ClientTask, LocalTrainer, ModulePool], Event]
-"""Runs a client's task with a trainer and modules of its own."""
+"""Runs a client's task with a given trainer and given modules."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from coterie.execution.without_trainer import (
 )
 
 _ELEMENTWISE = (SGD, Adam, AdamW)
-"""Optimisers whose step of a parameter's element depends on that element alone."""
+"""Optimisers that update each element of a parameter independently of the others."""
 _REFUSED_HOOKS = (
     "on_before_zero_grad",
     "on_before_backward",

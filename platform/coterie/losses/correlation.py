@@ -17,7 +17,7 @@ Statistics = Mapping[str, Tensor]
 
 _LEAST_VARIANCE = 1e-6
 _ROUNDINGS = 8
-"""Roundings of the squared mean in a difference of means of squares."""
+"""Rounding steps of a squared mean in a difference of means of squares."""
 
 
 def pair_shapes(width: int) -> dict[str, tuple[int, ...]]:

@@ -43,9 +43,9 @@ _MISFITS = (
     TypeError,
     ValueError,
 )
-"""What methods and PyTorch raise for configs and descriptions that do not belong together."""
+"""Errors that methods and PyTorch raise for configs and descriptions that do not fit each other."""
 _SPARE = 1 << 30
-"""Bytes that a server state may have besides 64 times those of the weights."""
+"""Bytes that a server state may have in addition to 64 times those of the weights."""
 
 
 def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:

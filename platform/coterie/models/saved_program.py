@@ -19,9 +19,9 @@ PROGRAM = "model.pt2"
 """Its name in a saved model's folder."""
 
 _SPARE = 1 << 31
-"""Bytes that a program may have besides twice those of the weights, which it holds too."""
+"""Bytes that a program may have in addition to twice those of the weights, which it includes."""
 _CANNOT = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What `torch.export` raises for networks that it cannot take."""
+"""Errors that `torch.export` raises for networks that it cannot export."""
 
 _log = logging.getLogger(__name__)
 

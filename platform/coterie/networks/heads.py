@@ -9,7 +9,7 @@ from coterie.clustering.fuzzy import memberships
 from coterie.precision import unit_rows, widened
 
 ProjectorNorm = Literal["none", "hidden", "all"]
-"""BatchNorm in a projector: nowhere, behind the hidden layer, or behind the last layer too."""
+"""BatchNorm in a projector: nowhere, after the hidden layer, or also after the last layer."""
 
 
 class _TwoLayers(nn.Module):

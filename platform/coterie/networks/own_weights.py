@@ -16,7 +16,7 @@ _SAFE = {
     "pytorch_model.bin": "model.safetensors",
     "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
 }
-"""Names of a hub's files that PyTorch wrote, each with that of its .safetensors."""
+"""The .safetensors file in a hub for each name of a PyTorch file."""
 
 
 class OwnWeights(NamedTuple):

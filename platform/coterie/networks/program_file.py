@@ -32,7 +32,7 @@ _EXAMPLES = "data/sample_inputs/model.pt"
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ARGUMENT = re.compile(rf"(?:{_NAME.pattern})?", re.ASCII)
-"""An argument's name, which those of a part of a graph do not have."""
+"""An argument's name; arguments that are parts of a graph have none."""
 _DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
 _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
@@ -45,7 +45,7 @@ _PYTHON = {
     *(f"torch.sym_{name}" for name in ("float", "int", "max", "min", "not")),
     "torch.ops.higher_order.wrap_with_set_grad_enabled",
 }
-"""What a graph may call besides ATen's operators."""
+"""Functions that a graph may call besides ATen's operators."""
 _PREDICTION = "coterie.contract.clusterer.Prediction"
 """The name of the type of a model's result."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}

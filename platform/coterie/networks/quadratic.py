@@ -20,11 +20,11 @@ from coterie.clustering.lattice import UNIT, off_lattice, products, rounded
 FINE = 2**20
 """Steps of a weight per unit."""
 _SAMPLES = 16
-"""Samples for each value of φ, at least."""
+"""The fewest samples for each value of φ."""
 _ROWS = 2048
 """Samples whose φ is held at a time."""
 RIDGE = 0.01
-"""Of a fit of quadrics; see `fitted`."""
+"""Ridge of a fit of quadrics; see `fitted`."""
 
 
 def products_of(width: int, samples: int) -> int:

@@ -11,7 +11,7 @@ _PLAIN = {"aux_logits": False, "init_weights": True}
 _OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
 """Arguments without which a model gives more than one output in training."""
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
-"""Further classifiers of theirs, which a file of weights may hold."""
+"""Their additional classifiers, which a file of weights may hold."""
 
 
 class Torchvision(NamedModel):

@@ -17,7 +17,7 @@ from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, listed, reason
 
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
-"""Objects without code that training scripts keep beside the weights: hyperparameters."""
+"""Objects without code that training scripts store beside the weights: hyperparameters."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 

@@ -8,7 +8,7 @@ from coterie.errors import reason
 from coterie.execution.events import ClientFailed
 
 FAILURES = "failures.log"
-"""Its name in a run's folder."""
+"""The log's name in a run's folder."""
 _MOST_BYTES = 1 << 20
 
 

@@ -35,7 +35,7 @@ from coterie.rounds.sent import sent_in
 from coterie.rounds.state import RunState, Traffic
 
 _TOLD = 5
-"""Clients whose notes are shown."""
+"""The most clients whose notes are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class Turnout:
 
 
 _WHOLE_ROUND = 0
-"""Takes the phase's step in seeds of draws that hold for all phases of a round."""
+"""Replaces the phase's step in the seeds of draws that hold for a whole round."""
 
 
 class Participation:

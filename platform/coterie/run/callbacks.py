@@ -18,7 +18,7 @@ def build_callbacks(
     """Build the config's callbacks, and check that each can be used in this run.
 
     Raises:
-        ConfigError: If one cannot be built, is not a callback, or needs a Trainer where there is none.
+        ConfigError: If one cannot be built, is not a callback, or needs a Trainer that is missing.
     """
     built: list[AnyCallback] = [
         build_target(f"callbacks[{number}]", section, (Callback, RunCallback))

@@ -11,7 +11,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.csv_text import csv_text
 
 _ALL = 10_000
-"""Of more clients only those have a row that ever took part."""
+"""The most clients with a row each; of more, only those have one that ever took part."""
 
 ClientRow = Mapping[str, int | float | str | None]
 

@@ -50,7 +50,7 @@ from coterie.tracking.run_directory import RunDirectory
 _TEMPLATE = Path(__file__).with_name("clusters.html.jinja")
 _SIDE = 96
 _SMALL = 32
-"""Sides up to which a thumbnail is stored to the bit."""
+"""Side up to which a thumbnail is stored without loss."""
 _ROWS = 256
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]

@@ -20,9 +20,9 @@ _BETWEEN = 8
 """Pictures of a pair of clusters, and of a half."""
 _PAIRS = 12
 _LEAST = 0.005
-"""Share of a cluster from which a pair is shown."""
+"""The least share of a cluster from which a pair is shown."""
 _FEWEST = 20
-"""Samples that were looked at, from which a cluster can be split."""
+"""The fewest sampled rows with which a cluster can be split."""
 
 
 class HalfPlane(NamedTuple):

@@ -11,7 +11,8 @@ from coterie.errors import InterruptedRunError
 _EXIT_CODE = 130
 _FROM_PEOPLE = (signal.SIGINT, signal.SIGTERM)
 _FROM_SYSTEMS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Of batch systems before a time limit, some of them more than once, and of a terminal's end."""
+"""Signals of batch systems before a time limit, some sent more than once, and of a closed
+terminal."""
 
 
 class Interrupts:

@@ -19,9 +19,9 @@ _GIB = 2**30
 _SUM = 16
 """Bytes of an exact sum for each number of a slot: two integers of 64 bits."""
 _STORE = 0.3
-"""What Ray takes of the memory for its object store; beyond it, it writes to the disk."""
+"""Share of the memory that Ray takes for its object store; beyond it, Ray writes to the disk."""
 _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
-"""Parts of PyTorch's messages where it gets no memory."""
+"""Parts of PyTorch's messages when it gets no memory."""
 
 
 def free_memory() -> float:

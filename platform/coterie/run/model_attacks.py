@@ -30,7 +30,7 @@ from coterie.run.setup import assemble
 from coterie.tracking.run_directory import RunDirectory
 
 FEWEST = 50
-"""Members, and other samples, that an attack takes at least."""
+"""The fewest members, and other samples, for an attack."""
 _ROWS = 256
 """Samples that pass the model at a time."""
 

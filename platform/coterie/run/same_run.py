@@ -31,13 +31,13 @@ _FREE = frozenset(
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
 _ROUNDS = "vmap"
-"""The executor with bits of its own, which depend on the clients that a process trains as one."""
+"""The executor whose bits depend on the clients that a process trains as one."""
 _EXACT = "bare"
-"""Stands for all executors of equal bits."""
+"""Stands for all executors with equal bits."""
 _NOISE = "privacy.dp"
 _BUDGET = f"{_NOISE}.budget"
 _ORDERED = "data.clients"
-"""A mapping whose order counts, because it numbers the clients."""
+"""Mappings whose order counts, because it numbers the clients."""
 _MISSING = object()
 _UNSCORED = frozenset({"every", "batch_size", "figures"})
 """Keys of `evaluation` on which no final score depends."""

@@ -16,7 +16,7 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
 _WIDE = 1.7
-"""Width by height from which only two figures stand in a row."""
+"""Width divided by height from which only two figures fit in a row."""
 _LISTED = 30
 """Labels in the legend: as many as colours and markers tell apart."""
 

@@ -18,7 +18,7 @@ _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
 _OVER = re.compile(r"(?P<how>mean|best) of (?P<metric>\S+)")
 _LONGEST_NAME = 100
-"""Letters of a column that becomes an axis, whose figure is a file of its name."""
+"""Longest name of a column that becomes an axis, since the figure's file is named after it."""
 _LARGEST = 4
 """Panels of a figure by default."""
 

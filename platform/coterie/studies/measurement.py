@@ -11,9 +11,9 @@ from coterie.studies.paper_study import Cell, PaperStudy, ScaleName, read_study,
 from coterie.studies.results_file import Result, read_results
 
 _SHOWN: tuple[ScaleName, ...] = ("paper", "cpu")
-"""Scales whose results are shown, the most telling first."""
+"""Scales whose results are shown, the most informative first."""
 _FEWEST = 3
-"""Runs of a correlation."""
+"""The fewest runs for a correlation."""
 
 
 Sign = Literal["yes", "no", "undecided"]

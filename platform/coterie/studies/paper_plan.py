@@ -30,7 +30,7 @@ _INSTEAD = {
     "seed": "give seeds=[0,1,2]",
     "resume": "leave it out",
 }
-"""Keys of a single run that a study sets, and what to do in their place."""
+"""Keys of a single run that a study sets, with what to do instead."""
 
 
 class StudyConfig(Component):

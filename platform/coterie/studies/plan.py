@@ -20,7 +20,7 @@ from coterie.errors import ConfigError
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
 _LONGEST_FOLDER = 160
-"""Characters of a label that is its folder's name; a seed and an ending follow."""
+"""Longest label that is a folder's name; a seed and an ending follow it."""
 _INSTEAD = {
     "experiment": "experiments=[NAME,…]",
     "run_dir": "out=DIR",

@@ -15,7 +15,7 @@ from coterie.studies.comparison_table import LOWER, ComparisonTable, foremost
 
 _LEVEL = 0.95
 _LEAST = 3
-"""Data sets, and methods, below which ranks say nothing."""
+"""The fewest data sets, and methods, for which ranks are informative."""
 _DATA = re.compile(r" data(\.path)?=(\S+)")
 
 

@@ -16,9 +16,9 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.run_records import RunRecord
 
 _FLAT = 10
-"""Times that an axis is higher than a curve which looks flat on it."""
+"""Ratio of an axis's height to a curve's from which the curve looks flat."""
 _OF_REPRESENTATIONS = ("tsne", "class_distances")
-"""Figures of a run that are compared by eye."""
+"""Figures of representations, which are compared by eye."""
 _log = logging.getLogger(__name__)
 
 

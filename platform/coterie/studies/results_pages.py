@@ -12,7 +12,7 @@ from coterie.studies.paper_study import Cell, PaperStudy
 from coterie.studies.results_claims import claims_table
 
 _INNER = r"\n(?:(?!<!-- ).)*<!-- end -->"
-"""What stands between two markers, up to the first that follows."""
+"""The text between two markers, up to the next marker."""
 _BLOCK = re.compile(rf"<!-- study (\w+) -->{_INNER}", re.DOTALL)
 _NAMED = re.compile(rf"<!-- (claims|findings) -->{_INNER}", re.DOTALL)
 

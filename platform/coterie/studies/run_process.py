@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _OF_ONE_RUN = frozenset({"WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME"})
-"""Variables that name one run of W&B, so not each of a study."""
+"""W&B's variables that name a single run, which the runs of a study must not share."""
 _TAIL = 4096
 """Bytes at the end of a log that are searched for its last lines."""
 

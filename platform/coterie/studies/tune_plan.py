@@ -24,7 +24,7 @@ LABEL_FREE = "unsupervised"
 _DIGITS = 3
 """Significant digits of a number that is drawn from a range."""
 _ATTEMPTS = 100
-"""Draws for each trial, until it differs from all before."""
+"""The most draws for a trial until it differs from all earlier ones."""
 _IMPLIED = {
     LABEL_FREE: "evaluation.unsupervised=true",
     "linear": "evaluation.linear_probe_between=true",

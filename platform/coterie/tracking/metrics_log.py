@@ -30,7 +30,7 @@ RESERVED = (
 )
 """Keys that locate a line; a metric cannot have such a name."""
 _LONGEST = 1 << 24
-"""Bytes of a line; those of runs have some thousands."""
+"""Longest line in bytes; those of runs have some thousands."""
 
 
 @dataclass(frozen=True, kw_only=True)

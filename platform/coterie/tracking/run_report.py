@@ -45,14 +45,14 @@ _ROUNDS = 12
 _CLIENTS = 30
 _FAILURES = 30
 _WIDE = 1.7
-"""Width by height from which a figure has a row of its own."""
+"""Width divided by height from which a figure has its own row."""
 _PLACE = ("round", "stage")
 _DIRECTIONS = {"down": "to clients", "up": "to the server", "peer": "between clients"}
 _DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     *(csv.Error, struct.error),
 )
-"""What files raise that hold something else than a run writes."""
+"""Errors that files raise which no run wrote."""
 Row = Mapping[str, Any]
 
 

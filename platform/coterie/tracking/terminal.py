@@ -9,7 +9,7 @@ from rich.segment import Segment
 from coterie.tracking.streams import Outlasting
 
 _NARROWEST = 20
-"""Fewer columns are a mistake, such as COLUMNS=0 of a terminal without a size."""
+"""Fewest columns that are not a mistake, such as COLUMNS=0 of a terminal without a size."""
 _USUAL = 80
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from coterie.config.given_path import given_path, home
 
 _SERVERS = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
-"""W&B's public server, by the name of new versions and that of old ones."""
+"""W&B's public server, by its names in new and old versions."""
 
 
 def api_key_known() -> bool:
