@@ -3,7 +3,7 @@
 import copy
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.own_weights import OwnWeights
-from coterie.networks.weight_files import load_weights, parse_weights, read_file
+from coterie.networks.weight_files import Weights, load_weights, parse_weights, read_file
 from coterie.precision import widened
 
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -35,12 +35,15 @@ class Built(NamedTuple):
         head: Prefixes of the classifier's weights, which a file of weights may still hold.
         mean: Mean of the colours that the network was made for, in [0, 1].
         deviation: Their standard deviation.
+        adapted: Fits a file's weights to the network, as its library does: by other names, or for
+            images of another size.
     """
 
     network: nn.Module
     head: tuple[str, ...]
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
+    adapted: Callable[[Weights], Weights] = dict
 
 
 class NamedModel(ScalableConfig):
@@ -156,7 +159,7 @@ class NamedModel(ScalableConfig):
         if self.stem == "small":
             make_stem_small(self.model, built.network)
         if self.weights is not None:
-            load_weights(built.network, self._weights(), self.weights, built.head)
+            load_weights(built.network, self._weights(), self.weights, built.head, built.adapted)
         features = self._features(built.network, height, width)
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size

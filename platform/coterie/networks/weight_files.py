@@ -3,7 +3,7 @@
 import argparse
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, listed, reason
+
+Weights = Mapping[str, Tensor]
 
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
 """Objects without code that training scripts store beside the weights: hyperparameters."""
@@ -83,7 +85,11 @@ def _is_zip(content: bytes) -> bool:
 
 
 def load_weights(
-    network: nn.Module, weights: Mapping[str, Tensor], path: str, dropped: Sequence[str] = ()
+    network: nn.Module,
+    weights: Weights,
+    path: str,
+    dropped: Sequence[str] = (),
+    adapted: Callable[[Weights], Weights] = dict,
 ) -> None:
     """Load all of a network's weights.
 
@@ -95,13 +101,14 @@ def load_weights(
         weights: Its weights, or those of a module that holds it.
         path: The file, for errors.
         dropped: Parts of the network that are not wanted, such as its classifier.
+        adapted: Fits the weights to the network.
 
     Raises:
         ConfigError: At the first weight that is missing, superfluous or of another shape.
     """
     wanted = network.state_dict()
     heads = tuple(f"{name}." for name in dropped)
-    found = _part(weights, wanted)
+    found = _adapted(_part(weights, wanted), adapted, path)
     weights = {name: value for name, value in found.items() if not name.startswith(heads)}
     for name in sorted(wanted.keys() | weights.keys()):
         shapes = [tuple(of[name].shape) if name in of else None for of in (wanted, weights)]
@@ -118,7 +125,18 @@ def load_weights(
     network.load_state_dict(dict(weights), strict=False)
 
 
-def _part(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str) -> Weights:
+    """Return the weights as the network's library fits them to it."""
+    try:
+        return adapted(weights)
+    except Exception as error:  # the library's code, on a file of whatever kind
+        raise ConfigError(
+            f"encoder.weights={path}: they cannot be fitted to the network ({reason(error)}); give "
+            "weights of this model."
+        ) from error
+
+
+def _part(weights: Weights, wanted: Weights) -> Weights:
     """Return the weights of a network that is part of a larger one, by its own names."""
     needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
     if not needed or needed[0] in weights:
