@@ -109,7 +109,8 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
     if models > 1 and config.rounds <= config.explore_rounds:
         _logger.warning(
             "method.rounds=%d: clients take models at random in the first %d, "
-            "method.explore_rounds, so none is ever chosen; give more, or explore less.",
+            "method.explore_rounds, so none is ever chosen by its loss; give more rounds, or "
+            "explore less.",
             config.rounds,
             config.explore_rounds,
         )

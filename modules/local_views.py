@@ -77,7 +77,7 @@ def _check_size(encoder: nn.Module, size: int, task: Task) -> None:
         probe(torch.zeros(2, task.shape[0], size, size, device="meta"))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ConfigError(
-            f"method.local_size={size}: the encoder takes no images of this size "
+            f"method.local_size={size}: the encoder cannot take images of this size "
             f"({reason(error)}); leave it out, or give a timm ViT "
             "encoder.options={dynamic_img_size: true}."
         ) from error

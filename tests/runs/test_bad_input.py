@@ -204,7 +204,7 @@ REFUSED = [
     ),
     (
         f"encoder.target={HERE}:Featureless ~encoder.hidden ~encoder.features",
-        "encoder: build returned Flatten, no Encoder; return Encoder(network, features=…).",
+        "encoder: build returned Flatten, not an Encoder; return Encoder(network, features=…).",
     ),
     (
         "encoder=conv4 ~encoder.hidden",

@@ -37,8 +37,8 @@ def check_noise(start: Start) -> None:
         )
     if isinstance(method, GroupsClients):
         raise ConfigError(
-            f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
-            "client; choose a method without groups, such as fedavg."
+            f"privacy.dp.clip={dp.clip:g}: the method's groups of clients reveal something about "
+            "each client; choose a method without groups, such as fedavg."
         )
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
     bound = bounds[0]

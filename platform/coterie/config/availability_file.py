@@ -36,7 +36,7 @@ def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Ro
     if isinstance(source, str):
         listed = _read(given_path(_KEY, source), shown)
     if not listed:
-        raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
+        raise ConfigError(f"{shown}: it lists no rounds; give each round its clients.")
     for number, present in enumerate(listed, start=1):
         if unknown := sorted(c for c in set(present) if not 0 <= c < clients):
             raise ConfigError(

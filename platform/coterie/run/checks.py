@@ -163,7 +163,7 @@ def _built(task: Task) -> nn.Module:
         ) from error
     if not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(
-            f"encoder: build returned {type(encoder).__name__}, no Encoder; return "
+            f"encoder: build returned {type(encoder).__name__}, not an Encoder; return "
             "Encoder(network, features=…)."
         )
     return encoder

@@ -116,7 +116,7 @@ def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, A
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     changed = []
     if then["shape"] != now["shape"]:
-        changed.append(f"samples of shape {tuple(now['shape'])} were {tuple(then['shape'])}")
+        changed.append(f"samples have shape {tuple(now['shape'])}, and had {tuple(then['shape'])}")
     changed += _changed_clients(then, now)
     for new, old in zip_longest(now["classes"], then["classes"]):
         if new != old:

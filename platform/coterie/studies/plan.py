@@ -119,7 +119,9 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
         )
     for name in config.experiments:
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise ConfigError(f"experiments: the name {name!r} must be of letters, digits, . + - _")
+            raise ConfigError(
+                f"experiments: the name {name!r} may only have letters, digits, . + - _"
+            )
     of_one = _by_name(single, config.experiments)
     variants = [
         variant

@@ -232,7 +232,11 @@ REFUSED = {
         {},
         {"encoder": MLP(), "shape": (9,), "augmentation": NoAugmentation()},
     ),
-    "method.local_size=4: the encoder takes no images of this size": (DINO, {"local_size": 4}, {}),
+    "method.local_size=4: the encoder cannot take images of this size": (
+        DINO,
+        {"local_size": 4},
+        {},
+    ),
 }
 
 
