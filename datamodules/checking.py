@@ -75,7 +75,7 @@ class Report:
 
     @property
     def across(self) -> int:
-        """The number of groups of duplicates that span classes or halves."""
+        """The number of groups of duplicates that span classes, or training and test set."""
         return sum(len({one[:2] for one in group}) > 1 for group in self.duplicates)
 
 

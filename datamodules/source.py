@@ -111,8 +111,8 @@ class Source:
             return self
         if self.count >= _MANY:
             _logger.warning(
-                "Looking through %d pictures, to see that all can be read; python -m "
-                "coterie import_data does it once for many runs.",
+                "Checking that %d pictures can be read; coterie import_data does this once for many "
+                "runs.",
                 self.count,
             )
         bad, tally = look_through(self.pictures, self.names, self.pixel_format)

@@ -106,7 +106,7 @@ def test_the_bare_executor_refuses_what_needs_a_trainer(tmp_path):
     config = compose(*COMMAND, f"run_dir={tmp_path}/run")
     with pytest.raises(ConfigError, match="executor=bare: it has no Trainer, which the callback S"):
         Federation(config, callbacks=[Steps(str(tmp_path))])
-    with pytest.raises(ConfigError, match="callbacks: int is no callback"):
+    with pytest.raises(ConfigError, match="callbacks: int is not a callback"):
         Federation(config, callbacks=[3])
     assert Federation(config, callbacks=[Diary()])
 

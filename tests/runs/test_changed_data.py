@@ -63,7 +63,7 @@ CHANGES = {
     "order of classes": ({"classes": ("dog", "cat")}, "labels of the training samples differ"),
     "names": ({"names": ("ann", "bob", "dan")}, "client cid is gone, client dan is new"),
     "one more": ({"names": (*NAMES, "dan")}, "client dan is new"),
-    "features": ({"features": 7}, "samples of shape (7,) were (6,)"),
+    "features": ({"features": 7}, "samples have shape (7,), and had (6,)"),
 }
 
 

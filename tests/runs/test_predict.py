@@ -121,7 +121,7 @@ def test_a_failure_half_way_leaves_no_output(ran, samples, capsys):
     folder = write("folder", samples)
     Path("x/0150.png").write_bytes(b"no picture")
     assert main([f"model={ran}", f"input={folder}", "output=out.parquet", "batch_size=50"]) == 2
-    assert "x/0150.png is no picture that can be read" in capsys.readouterr().err.replace("\n", " ")
+    assert "x/0150.png is not a readable picture" in capsys.readouterr().err.replace("\n", " ")
     assert [path.name for path in Path().iterdir()] == ["x"]
 
 

@@ -23,7 +23,7 @@ _Numbers = Annotated[tuple[float | None, ...], Field(strict=False)]
 
 
 def _named(given: Any) -> Any:
-    """Return a list of names as a mapping of each to no overrides."""
+    """Turn a list of names into a mapping of each name to no overrides."""
     return {str(name): "" for name in given} if isinstance(given, list | tuple) else given
 
 

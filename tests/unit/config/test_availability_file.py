@@ -103,6 +103,6 @@ def test_a_digest_that_is_given_has_to_be_the_files(tmp_path):
     assert own == hashlib.sha256(b"round,client\n1,0\n").hexdigest()
     ParticipationConfig(availability=file, availability_digest=own)
     with pytest.raises(
-        ConfigError, match=r"participation\.availability_digest=ab: the file .*a\.csv is"
+        ConfigError, match=r"participation\.availability_digest=ab: the file .*a\.csv has"
     ):
         ParticipationConfig(availability=file, availability_digest="ab")

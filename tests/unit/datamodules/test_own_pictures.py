@@ -197,7 +197,7 @@ def test_more_formats_are_read(tmp_path, ending):
 
 def test_only_listed_formats_are_opened(tmp_path):
     for form in ("PCX", "TGA", "ICO"):
-        with pytest.raises(UnreadablePictureError, match="is no picture that can be read"):
+        with pytest.raises(UnreadablePictureError, match="is not a readable picture"):
             shown(encoded(Image.fromarray(RAMP).convert("RGB"), form))
 
 

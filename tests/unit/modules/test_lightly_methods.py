@@ -227,7 +227,7 @@ REFUSED = {
         {"encoder": VIT, "shape": (1, 8, 16), "augmentation": NoAugmentation()},
     ),
     "method.decoder=8: it has to be a multiple": (MAE, {"decoder_heads": 3}, {"encoder": VIT}),
-    r"samples of shape \(9,\) are no images": (
+    r"samples of shape \(9,\) are not images": (
         DINO,
         {},
         {"encoder": MLP(), "shape": (9,), "augmentation": NoAugmentation()},
