@@ -52,8 +52,8 @@ def class_blocks(labels: Labels, clients: int) -> list[Indices]:
     if len(classes) % clients or not len(classes):
         divisors = [k for k in range(1, len(classes) + 1) if len(classes) % k == 0]
         raise DataError(
-            f"clients={clients}: class_blocks cannot deal out {len(classes)} classes evenly to so "
-            f"many; set partition.clients to one of {', '.join(map(str, divisors))}."
+            f"clients={clients}: class_blocks cannot deal out {len(classes)} classes evenly; set "
+            f"partition.clients to one of {', '.join(map(str, divisors))}."
         )
     return [np.flatnonzero(np.isin(labels, block)) for block in np.split(classes, clients)]
 

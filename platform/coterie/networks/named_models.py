@@ -106,7 +106,7 @@ class NamedModel(ScalableConfig):
         elif values.get("source") is None:
             raise ConfigError(
                 f"encoder.weights={values['weights']}: encoder.pretrained and encoder.download "
-                "take the library's own weights; leave one of both out."
+                "take the library's own weights; leave one of the two out."
             )
         return {**values, "pretrained": True}
 

@@ -266,7 +266,7 @@ class _Gather:
             first = next(iter(self.failed.values()), "no reason known")
             raise RunError(
                 f"Round {number}: {len(self.done)} of {asked} clients "
-                f"succeeded, under faults.min_participation={faults.min_participation} "
+                f"succeeded, below faults.min_participation={faults.min_participation} "
                 f"(first failure: {first});{see} correct what fails, or lower it, and go on with "
                 "resume=true."
             )

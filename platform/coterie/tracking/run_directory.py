@@ -168,7 +168,7 @@ class RunDirectory:
 
     @property
     def audit(self) -> Path:
-        """`audit.json`: what left the clients, and whether the model reveals its training samples."""
+        """`audit.json`: what left the clients, and if the model reveals its training samples."""
         return self.path / "audit.json"
 
     @property
