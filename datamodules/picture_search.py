@@ -114,7 +114,7 @@ def _walk(
         entered.add((status.st_dev, status.st_ino))
         if status.st_dev in system or len(entered) > _MOST or len(here.parts) > _DEEPEST:
             raise DataError(
-                f"{folder}: it leads to {here}, among folders of the system or without an end; "
+                f"{folder}: it leads to {here}, a folder of the system or an endless loop; "
                 "give a folder of pictures, or take the link out."
             )
         below = []

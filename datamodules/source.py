@@ -111,7 +111,7 @@ class Source:
             return self
         if self.count >= _MANY:
             _logger.warning(
-                "Checking that %d pictures can be read; coterie import_data does this once for many "
+                "Checking that %d pictures can be read; coterie import_data does so once for many "
                 "runs.",
                 self.count,
             )

@@ -151,7 +151,7 @@ def test_the_traceback_of_the_first_failure_is_in_a_file_that_the_error_names(tm
 
 
 def test_too_few_left_ends_the_run(tmp_path):
-    with pytest.raises(RunError, match=r"Round 1: 4 of 5 clients succeeded, under faults.min_part"):
+    with pytest.raises(RunError, match=r"Round 1: 4 of 5 clients succeeded, below faults.min_part"):
         run(tmp_path / "run", "faults.min_participation=0.9")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert len(summary["failures"]) == 2

@@ -67,7 +67,7 @@ class StreamedSamples:
         if found.shape != (len(rows), *self.shape[1:]) or found.dtype != self.dtype:
             raise ContractError(
                 f"read: it gave {found.dtype} of shape {found.shape} for {len(rows)} samples of "
-                f"{self.dtype}, {self.shape[1:]}; make it what the samples say."
+                f"{self.dtype}, {self.shape[1:]}; return what they declare."
             )
         return found if np.array_equal(where, np.arange(len(rows))) else found[where]
 
