@@ -211,8 +211,8 @@ def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit
     if weight > limit:
         raise ContractError(
             f"Slot {slot!r} has weight {weight}, and this client's samples allow {limit}; declare "
-            "Phase.repeats if each counts more than once, and set aggregation.rule=equal if all "
-            f"clients have more than {_MAX_WEIGHT:,} samples."
+            "Phase.repeats if each counts more than once, and set aggregation.rule=equal for more "
+            f"than {_MAX_WEIGHT:,} samples over all clients."
         )
     if layout.sum_limit is None and weight * largest > _REACH * limit:
         raise ContractError(

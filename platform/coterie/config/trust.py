@@ -66,8 +66,8 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
         if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
             continue
         raise ConfigError(
-            f"{path}: {key}={show(target)}: a stored config chooses Coterie's loggers by name "
-            "alone, because their arguments may lead elsewhere; give tracking.loggers again."
+            f"{path}: {key}={show(target)}: a stored config may name Coterie's loggers, but "
+            "not their classes, whose arguments may lead elsewhere; give tracking.loggers again."
             if package == _OWN
             else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
             f"classes; if you trust the code of {show(package)}, add trust={show(package)}."

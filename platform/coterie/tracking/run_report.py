@@ -281,7 +281,7 @@ def _software(directory: RunDirectory, summary: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with at least four significant digits before the point, or a dash."""
+    """Format with three decimals, or three digits of very large and small numbers, or a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"
