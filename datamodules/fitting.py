@@ -157,7 +157,7 @@ class Fitting:
         return np.ascontiguousarray(images)
 
     def _eight_bits(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """Convert images of other numbers to 8 bits as the run did."""
+        """Convert images of other dtypes to 8 bits as the run did."""
         try:
             return as_samples(array, name, self.pixel_format.levels)
         except DataError as error:

@@ -286,7 +286,7 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
 
 
 def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]:
-    """Convert images of other numbers to 8 bits; integers need levels, since no bits are stated."""
+    """Convert images of other dtypes to 8 bits; integers need levels, as their bits are unknown."""
     if levels is None and array.dtype.kind in "iu" and array.size:
         low, high = array.min(), array.max()
         raise UnfitPictureError(

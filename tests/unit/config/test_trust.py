@@ -104,7 +104,7 @@ def test_coteries_loggers_with_arguments_are_the_users_to_give(tmp_path):
     stored = {"tracking": {"loggers": [{"target": WANDB, "settings": {"base_url": "evil"}}]}}
     for trust in ((), packages_in({"encoder.target": "coterie.networks.encoders:MLP"})):
         text = refusal(tmp_path, stored, trust)
-        assert f"tracking.loggers[0].target={WANDB}: a stored config chooses" in text
+        assert f"tracking.loggers[0].target={WANDB}: a stored config may name" in text
         assert text.endswith("give tracking.loggers again.")
     check_targets(stored, tmp_path, packages_in({"tracking.loggers": [{"target": WANDB}]}))
     check_targets(stored, tmp_path, ["coterie"])
