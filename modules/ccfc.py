@@ -109,7 +109,7 @@ class _MinesCentroids(Method):
         stage = self._schedule.at(number)
         if stage is None:
             return None
-        alone = self._config.alone
+        alone = self._config.alone if number >= self._config.alone_from else None
         cohort = self._config.participation if alone is None else (alone,)
         mined = frozenset({CENTROIDS}) if stage == self._schedule.last else frozenset()
         if stage == "clusters" and CENTROIDS not in server.slots:

@@ -39,6 +39,8 @@ class SiameseConfig(MicroBatched):
     STL-10. 0 is the ablation † (Table 3)."""
     alone: NonNegativeInt | None = None
     """Ablation ‡ (Table 3): this client trains and clusters alone, without the term R."""
+    alone_from: PositiveInt = 1
+    """First round in which `alone` trains alone; before it all clients do, without the term R."""
     metric: Literal["euclidean", "cosine"] = "euclidean"
     """Distance to centroids: Euclidean, eq. (3), or the cosine between representations of unit
     length, as in the authors' code."""

@@ -265,15 +265,18 @@ class Concord(OnViews):
         if phase.name == LABELS:
             return self._labelled(server, phase, summed(means[LABELS]))
         if phase.name == OWN_LABELS:
-            rounds = phase.round - self._schedule.rounds - 2
-            scales = server.slots[OWN][SCALES]
-            own = refitted(summed(means[OWN_SUMS]), scales, rounds, self._config.refits)
+            scales, number = server.slots[OWN][SCALES], self._refits(phase.round)
+            own = refitted(summed(means[OWN_SUMS]), scales, number, self._config.refits)
             return server.advance(phase, own)
         starts = {start: ClusterSums(sums) for start, sums in summed(means[SUMS]).items()}
         if self._schedule.at(phase.round) is None:
             return self._clustered(server, phase, starts)
         steps = {start: self._step(server, phase, start, sums) for start, sums in starts.items()}
         return _with_centroids(server, phase, steps)
+
+    def _refits(self, round_: int) -> int:
+        """Return the number of fits to own labels after a round."""
+        return round_ - self._schedule.rounds - 2
 
     def _step(
         self, server: ServerState, phase: Phase, start: str, sums: ClusterSums
@@ -300,7 +303,7 @@ class Concord(OnViews):
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)
-        if OWN in server.slots and bool(server.slots[OWN][WEIGHTS].any()):
+        if OWN in server.slots and self._refits(server.round) > 0:
             project_in(model, server, WIDE)
             weights = server.slots[OWN][WEIGHTS][0]
             model.head = QuadraticClassifier(weights, len(weights) - 1)

@@ -264,7 +264,10 @@ def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
     [
         "fedsimclr",
         "fedmcc",
-        *(pytest.param(c, marks=pytest.mark.slow) for c in ("fedbyol", "fedsimsiam", "fedcc")),
+        *(
+            pytest.param(c, marks=pytest.mark.slow)
+            for c in ("fedbyol", "fedsimsiam", "fedcc", "autoencoder")
+        ),
     ],
 )
 def test_methods_that_average_models_run_with_noise(choice, tmp_path):

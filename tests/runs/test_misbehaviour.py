@@ -38,7 +38,7 @@ REASONS = {
     "cap": "out of memory: ",
     "not_finite": "is not finite; lower the learning rate or drop the client.",
     "infinite": "is not finite; lower the learning rate or drop the client.",
-    "huge": "has a value of 1e+30, as training diverged; lower the rate.",
+    "huge": "has a value of 1e+30; training diverged; lower the learning rate.",
     "shape": "; send the server's shapes.",
     "weight": "has weight -1; give a positive int.",
     "heavy": "has weight 8388608, over ",

@@ -185,7 +185,8 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
         )
     if limit is None and not largest <= _MAX_VALUE:
         raise ContractError(
-            f"Slot {slot!r} has a value of {largest:.3g}, as training diverged; lower the rate."
+            f"Slot {slot!r} has a value of {largest:.3g}; training diverged; lower the learning "
+            "rate."
         )
 
 

@@ -68,6 +68,7 @@ def _config(model: str) -> Any:
     found = timm.models.get_pretrained_cfg(model)
     if found is None:
         raise ConfigError(
-            f"encoder.model={model}: timm does not state its inputs; choose one that has weights."
+            f"encoder.model={model}: timm does not state its inputs; choose a model that has "
+            "weights."
         )
     return found
