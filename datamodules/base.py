@@ -85,7 +85,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     @abstractmethod
     def open_half(self, half: Half) -> Source:
-        """Find and open the training or the test set."""
+        """Find and open the training or the test set.
+
+        Raises:
+            DataError: If it is missing or unreadable.
+        """
 
     def has_test(self) -> bool:
         """Return whether there is a test set."""
@@ -157,7 +161,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.samples, data.labels, shuffle=True)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Return batches of all held-out samples, in order."""
+        """Return batches of all held-out samples, in order.
+
+        Raises:
+            DataError: If nothing is held out.
+        """
         data = self.arrays()
         if data.test_samples is None:
             raise DataError(

@@ -57,7 +57,11 @@ def is_index(column: str) -> bool:
 
 
 def dialect_of(path: Path) -> Dialect:
-    """Return how a file is written, after reading it once."""
+    """Return how a file is written, after reading it once.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
     encoding = _encoding(path)
     with path.open("rb") as file:
         lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()

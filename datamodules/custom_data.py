@@ -144,7 +144,11 @@ class CustomData(DataSet[PathConfigT]):
 
     @property
     def streams(self) -> bool:
-        """Whether samples are read when they are needed."""
+        """Whether samples are read when they are needed.
+
+        Raises:
+            DataError: If pictures are to be streamed without a size to bring them to.
+        """
         config = self.config
         if not (isinstance(config, PicturesConfig) and config.stream):
             return False

@@ -30,7 +30,11 @@ class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
         """Download with torchvision, which is imported only here because that takes a second."""
 
     def prepare_data(self) -> None:
-        """Fetch missing files if `download=true`."""
+        """Fetch missing files if `download=true`.
+
+        Raises:
+            DataError: If they cannot be fetched.
+        """
         if not self.config.download or self.complete():
             return
         try:

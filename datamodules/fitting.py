@@ -53,13 +53,21 @@ class Fitting:
             self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
-        """Decode pictures to the model's size and mode."""
+        """Decode pictures to the model's size and mode.
+
+        Raises:
+            DataError: If the model takes no pictures, or one is missing or unreadable.
+        """
         decoded = self.readable(pictures, names)
         refuse(list(decoded.bad.values()), len(pictures), "repair them or take them out")
         return decoded.images
 
     def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:
-        """Decode pictures to the model's size and mode, without those that cannot be read."""
+        """Decode pictures to the model's size and mode, without those that cannot be read.
+
+        Raises:
+            DataError: If the model takes no pictures.
+        """
         if not self.images:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
         if self.measures:
@@ -90,6 +98,9 @@ class Fitting:
         Args:
             array: uint8 images, or real vectors (n, features).
             name: Its name in errors.
+
+        Raises:
+            DataError: If it cannot be converted, or a value is not finite.
         """
         return self._images(array, name) if self.images else self._vectors(array, name)
 

@@ -10,6 +10,10 @@ def most_from(packed: int) -> int:
 
 
 def check_growth(packed: int, whole: int) -> None:
-    """Refuse data that grows too much."""
+    """Refuse data that grows too much.
+
+    Raises:
+        ValueError: If `packed` bytes grow to `whole`.
+    """
     if whole > most_from(packed):
         raise ValueError(f"{packed} compressed bytes grow to {whole} or more")

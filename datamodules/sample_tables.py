@@ -44,7 +44,11 @@ class OpenTable:
 
 
 def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
-    """Open a parquet file."""
+    """Open a parquet file.
+
+    Raises:
+        DataError: If it is not one.
+    """
     try:
         file = pq.ParquetFile(path)
     except _CORRUPT as error:
@@ -54,7 +58,11 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
 
 
 def open_csv_table(path: Path) -> OpenTable:
-    """Open a CSV file with a header; types are inferred from its first megabyte."""
+    """Open a CSV file with a header; types are inferred from its first megabyte.
+
+    Raises:
+        DataError: If it is not one.
+    """
     try:
         reader = open_csv(path, (*_NAMES, *_FILES))
     except (pa.ArrowException, OSError, UnicodeError) as error:

@@ -174,7 +174,11 @@ class ShardFiles:
 
     @classmethod
     def open(cls, folder: Path) -> "ShardFiles":
-        """Read the index of a folder."""
+        """Read the index of a folder.
+
+        Raises:
+            DataError: If it is missing, damaged, or of another version.
+        """
         path = folder / INDEX
         if not path.is_file():
             raise DataError(f"{folder}: there is no {INDEX}; make shards with coterie import_data.")
@@ -193,11 +197,19 @@ class ShardFiles:
         return self._ends[-1]
 
     def pictures(self, rows: Indices) -> list[bytes]:
-        """Return the pictures of some rows, as encoded."""
+        """Return the pictures of some rows, as encoded.
+
+        Raises:
+            DataError: If a shard is missing or damaged.
+        """
         return [self._shard(shard)["sample"][place].as_py() for shard, place in self._places(rows)]
 
     def vectors(self, rows: Indices) -> NDArray[np.float32]:
-        """Return the vectors of some rows (m, features)."""
+        """Return the vectors of some rows (m, features).
+
+        Raises:
+            DataError: If a shard is missing or damaged.
+        """
         assert self.index.shape is not None  # vectors have one width
         found = np.empty((len(rows), *self.index.shape), np.float32)
         for at, (shard, place) in enumerate(self._places(rows)):
@@ -209,7 +221,11 @@ class ShardFiles:
         return [self._shard(shard)["name"][place].as_py() for shard, place in self._places(rows)]
 
     def numbers(self, column: Literal["label", "client"]) -> NDArray[np.int64]:
-        """Return a column of numbers of all rows (n,)."""
+        """Return a column of numbers of all rows (n,).
+
+        Raises:
+            DataError: If a number is out of the range of its names.
+        """
         parts = [self._shard(n)[column].to_numpy() for n in range(len(self.index.shards))]
         found: NDArray[np.int64] = np.concatenate(parts)
         known = {"label": self.index.classes, "client": self.index.clients}[column]

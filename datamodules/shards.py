@@ -32,7 +32,11 @@ class Shards(CustomData["Shards.Config"]):
         return self.config.stream
 
     def open_half(self, half: Half) -> Source:
-        """Open the index; shards are mapped when rows are read."""
+        """Open the index; shards are mapped when rows are read.
+
+        Raises:
+            DataError: If it is missing or damaged, or pictures differ in size and none is set.
+        """
         files = ShardFiles.open(self.path / half if self.has_test() else self.path)
         index, config = files.index, self.config
         if index.kind == "vectors" and config.size is not None:

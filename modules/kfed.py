@@ -90,7 +90,11 @@ class KFED(OnFixedEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Run Algorithm 2, with k-means until convergence where the paper takes one step of it."""
+        """Run Algorithm 2, with k-means until convergence where the paper takes one step of it.
+
+        Raises:
+            RunError: If too few clients answered.
+        """
         every = concatenated(gathered, CENTROIDS)
         if len(every) < self._clusters:
             raise RunError(

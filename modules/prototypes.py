@@ -163,7 +163,11 @@ class Prototypes(OnEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Build the graph of all clients' prototypes, and cut it."""
+        """Build the graph of all clients' prototypes, and cut it.
+
+        Raises:
+            RunError: If there are too few.
+        """
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         found = cluster_prototypes(

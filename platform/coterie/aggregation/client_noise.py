@@ -22,7 +22,11 @@ class ClientNoise(Stage):
         self._ledger = ledger
 
     def tasks(self, run: PhaseRun) -> Mapping[int, bytes]:
-        """Return each client's key, which is used in this phase only."""
+        """Return each client's key, which is used in this phase only.
+
+        Raises:
+            ValueError: If the run has no key.
+        """
         if run.phase.epsilon is None:
             return {}
         if self._ledger is None:

@@ -79,7 +79,12 @@ class MaskedSum:
         self._is_fresh = True
 
     def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
-        """Mask a client's contributions, then add them: all or, if one is refused, none."""
+        """Mask a client's contributions, then add them: all or, if one is refused, none.
+
+        Raises:
+            ContractError: As `ExactMeans.add`.
+            RunError: Likewise.
+        """
         own = ExactMeans(dict(self._layouts))
         own.add(contributions)
         vector, party = encode(own.sums, self._layouts), Party(client)

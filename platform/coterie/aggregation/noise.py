@@ -96,7 +96,11 @@ class Noise(Stage):
 
     @property
     def ledger(self) -> NoiseLedger:
-        """The noise key and the sums released so far."""
+        """The noise key and the sums released so far.
+
+        Raises:
+            ValueError: In a process that has none.
+        """
         if self._ledger is None:
             raise ValueError("privacy.dp asks for noise; compose the stages with a NoiseLedger")
         return self._ledger

@@ -201,7 +201,11 @@ class ClientStages:
             yield
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """Return the integers with the client's own noise."""
+        """Return the integers with the client's own noise.
+
+        Raises:
+            ContractError: If the phase declares none.
+        """
         for stage, task in self.bound:
             found = stage.noisy(sums, sigma, purpose, task)
             if found is not None:

@@ -123,7 +123,11 @@ class Contribution:
 
 
 def require_sum(sent: Contribution, key: str) -> None:
-    """Refuse tensors that a stage sends one by one where a key protects sums."""
+    """Refuse tensors that a stage sends one by one where a key protects sums.
+
+    Raises:
+        ContractError: Naming the slot.
+    """
     if sent.whole:
         raise ContractError(
             f"An earlier stage sends {min(sent.whole)!r} by itself, but {key} protects only sums."
@@ -229,7 +233,11 @@ class Stage:
     name: ClassVar[str]
 
     def check(self, start: Start) -> None:
-        """Refuse, before the run, what the stage cannot handle."""
+        """Refuse, before the run, what the stage cannot handle.
+
+        Raises:
+            ConfigError: Naming the key.
+        """
 
     def ends(self, phase: Phase, clients: Sequence[int]) -> str:
         """Return a sentence if the run ends before this phase; "" if it continues."""

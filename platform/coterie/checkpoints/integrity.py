@@ -17,7 +17,11 @@ class DamagedError(Exception):
 
 
 def file_digest(path: Path) -> str:
-    """Return the BLAKE2b hash of a file's bytes."""
+    """Return the BLAKE2b hash of a file's bytes.
+
+    Raises:
+        DamagedError: If it cannot be read.
+    """
     state = hashlib.blake2b(digest_size=16)
     try:
         with path.open("rb") as file:

@@ -49,14 +49,22 @@ def check_pack(path: Path) -> None:
 
 
 def pack_sizes(path: Path) -> dict[str, int]:
-    """Return the size of each state in a pack, by digest."""
+    """Return the size of each state in a pack, by digest.
+
+    Raises:
+        DamagedError: If it cannot be read.
+    """
     with _opened(path) as file:
         fields = file.metadata() or {}
         return {found: sum(f.nbytes for f in _fields(fields[found])) for found in fields}
 
 
 def read_pack(path: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Packed]]:
-    """Return these states, by digest, as far as the pack has them."""
+    """Return these states, by digest, as far as the pack has them.
+
+    Raises:
+        DamagedError: If it cannot be read.
+    """
     with _opened(path) as file:
         fields = file.metadata() or {}
         for found in sorted(wanted & fields.keys()):

@@ -30,7 +30,11 @@ class Moments:
     def of(
         cls, count: Tensor, total: Float64[Tensor, "d"], products: Float64[Tensor, "..."]
     ) -> "Moments":
-        """Return the moments, given n, Σ x, and Σ x xᵀ or its diagonal."""
+        """Return the moments, given n, Σ x, and Σ x xᵀ or its diagonal.
+
+        Raises:
+            DataError: If there are no samples.
+        """
         if not int(count):
             raise DataError("No client sent a sample; see why they failed.")
         mean = total / count

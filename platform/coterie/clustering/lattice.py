@@ -44,7 +44,11 @@ def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
 
 
 def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:
-    """Put rows on the lattice, and shorten them to at most `norm`, rounding included."""
+    """Put rows on the lattice, and shorten them to at most `norm`, rounding included.
+
+    Raises:
+        DataError: If a value is not finite.
+    """
     steps, most = points.double() * UNIT, math.floor(norm * UNIT)
     lengths = steps.norm(dim=1)
     if not bool(lengths.isfinite().all()):

@@ -21,6 +21,9 @@ def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
     Args:
         changes: Sections and keys of a run's config, as nested values.
         others: The command's own keys, for the error message.
+
+    Raises:
+        ConfigError: At the first key that cannot be changed.
     """
     sections = ", ".join(CHANGEABLE)
     for key, value in changes.items():

@@ -205,7 +205,11 @@ def describe_choice(group: str, choice: str) -> str:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Read the keys that a choice itself sets, such as `target`."""
+    """Read the keys that a choice itself sets, such as `target`.
+
+    Raises:
+        ConfigError: If the group has no such choice.
+    """
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
     content: Any = OmegaConf.to_container(_content(group, choice))

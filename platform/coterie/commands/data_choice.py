@@ -13,7 +13,11 @@ from coterie.errors import ConfigError
 def separate_data(
     arguments: Sequence[str], refused: Collection[str] = ()
 ) -> tuple[Component, dict[str, Any]]:
-    """Read the chosen data set's config, and the other values."""
+    """Read the chosen data set's config, and the other values.
+
+    Raises:
+        ConfigError: If none is chosen, or a key is unknown, invalid or refused.
+    """
     choices = [argument for argument in arguments if argument.startswith("data=")]
     if not choices:
         raise ConfigError("data: none is chosen; give data=class_folders or another, see --help.")

@@ -37,7 +37,11 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
 
 
 def strategy_keys(name: str) -> dict[str, str]:
-    """Return the keys that a strategy's name stands for."""
+    """Return the keys that a strategy's name stands for.
+
+    Raises:
+        ConfigError: If no strategy is called so.
+    """
     if name in STRATEGIES:
         return {"method.strategy.target": STRATEGIES[name]}
     if name in OPTIMIZERS:

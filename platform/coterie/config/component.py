@@ -62,7 +62,11 @@ class Component(BaseModel):
         return _plain(value)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the model with other values of some keys, and validate them."""
+        """Copy the model with other values of some keys, and validate them.
+
+        Raises:
+            ConfigError: If a value is refused, or there is no such key.
+        """
         if not update:
             return super().model_copy(deep=deep)
         values = {name: getattr(self, name) for name in type(self).model_fields} | dict(update)

@@ -67,6 +67,9 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
     Args:
         values: As for `load_config`, which validates all of them.
+
+    Raises:
+        ConfigError: As `load_config`.
     """
     engine = {key: value for key, value in values.items() if key not in COMPONENTS}
     fields = dict(dotted_fields(RunConfig))
@@ -94,6 +97,9 @@ def load_component(
         values: The plain values.
         prefix: Prefix of the keys in errors, such as "cluster.".
         trust: Packages that configs stored elsewhere may name, such as a pretrained encoder's.
+
+    Raises:
+        ConfigError: As `load_config`.
     """
     return _validate(model, values, dotted_fields(model, prefix), prefix, trust)
 

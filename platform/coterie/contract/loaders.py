@@ -83,7 +83,11 @@ class LoaderSamples(StreamedSamples):
         return _with_sources, (self.sources,)
 
     def place(self, rows: Indices) -> tuple[Source, Indices]:
-        """Return the source of a client's rows, and the rows within it."""
+        """Return the source of a client's rows, and the rows within it.
+
+        Raises:
+            DataError: If they are of several sources.
+        """
         ends = np.cumsum([len(source) for source in self.sources])
         first, last = (int(np.searchsorted(ends, row, "right")) for row in (rows[0], rows[-1]))
         if first != last:

@@ -135,7 +135,11 @@ def has_step(module: object, hook: str) -> bool:
 
 
 def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse modules that no Trainer can train, and Trainer arguments that the run decides."""
+    """Refuse modules that no Trainer can train, and Trainer arguments that the run decides.
+
+    Raises:
+        ConfigError: In one sentence.
+    """
     kind, base = type(module).__name__, own_base(module)
     if base is None:
         raise ConfigError(f"module: {kind} is not a LightningModule; inherit from it.")

@@ -188,7 +188,11 @@ class ServerState:
     renewed: frozenset[str] = frozenset()
 
     def whole(self, key: str) -> int:
-        """Return a metadata value as a whole number."""
+        """Return a metadata value as a whole number.
+
+        Raises:
+            ContractError: If there is none of this name.
+        """
         found = self.metadata.get(key)
         if not isinstance(found, int):
             raise ContractError(f"Metadata {key!r} is {found!r}; `init` has to set a whole number.")

@@ -68,7 +68,11 @@ class StateRoles:
         return frozenset(e.slot for e in self._entries if e.role is Role.AVERAGE)
 
     def of(self, key: str) -> Entry:
-        """Return the role of a state entry."""
+        """Return the role of a state entry.
+
+        Raises:
+            ContractError: If the entry has no role.
+        """
         for entry in self._entries:
             if fnmatchcase(key, entry.pattern):
                 return entry

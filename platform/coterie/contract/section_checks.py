@@ -10,7 +10,11 @@ _NEEDS = {"data": "arrays", "partition": "split", "encoder": "build", "augmentat
 
 
 def check_section(name: str, section: Component) -> None:
-    """Check one section of a config."""
+    """Check one section of a config.
+
+    Raises:
+        ConfigError: If its class belongs elsewhere.
+    """
     target = target_of(section)
     found = load_target(target)
     if name == "method":

@@ -263,7 +263,11 @@ class RayBackend:
             return Stored(ray.put(packed))
 
     def fetch(self, handle: Handle) -> Packed:
-        """Read tensors from the object store."""
+        """Read tensors from the object store.
+
+        Raises:
+            StateLostError: If their node is lost.
+        """
         stored: Stored = handle
         with as_run_error():
             try:

@@ -84,7 +84,11 @@ class PredictionActors:
         wait_until_ready(self.actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
-        """Predict in order, with at most two batches per actor at a time."""
+        """Predict in order, with at most two batches per actor at a time.
+
+        Raises:
+            RunError: If more than `max_actor_restarts` actors die.
+        """
         waiting: deque[tuple[int, SampleBatch, Any]] = deque()
         for number, batch in enumerate(batches):
             actor = number % len(self.actors)

@@ -63,7 +63,11 @@ class SessionFolder:
 
 
 def new_folder() -> Path:
-    """Make a folder whose socket `SOCKET` tells that it is in use."""
+    """Make a folder whose socket `SOCKET` tells that it is in use.
+
+    Raises:
+        RunError: As for `SessionFolder`.
+    """
     root = _root()
     if told := no_room(root):
         raise RunError(f"Ray cannot start: {told}.")

@@ -16,7 +16,11 @@ _LONGEST = _LONGEST_SOCKET - _INSIDE
 
 
 def temp_folder() -> Path:
-    """Choose a writable folder with a path short enough for sockets: TMPDIR if that fits."""
+    """Choose a writable folder with a path short enough for sockets: TMPDIR if that fits.
+
+    Raises:
+        ConfigError: If there is none.
+    """
     given = [os.environ[name] for name in _GIVEN if os.environ.get(name)]
     for folder in (*given, *_USUAL):
         short = len(os.fsencode(folder)) <= _LONGEST

@@ -37,7 +37,11 @@ def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> Classif
 
 
 def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
-    """Refuse features that are not finite (n, d) or labels other than integers in 0..classes−1."""
+    """Refuse features that are not finite (n, d) or labels other than integers in 0..classes−1.
+
+    Raises:
+        DataError: With the name, the offending value and what is expected.
+    """
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or len(x) == 0:
         raise DataError(
             f"{name} features {tuple(x.shape)} and labels {tuple(y.shape)}: give (n, d) and (n,)."

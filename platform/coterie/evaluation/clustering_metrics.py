@@ -43,6 +43,9 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
     Args:
         table: Counts (clusters, classes).
         average: The mean of the entropies.
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample, or `average` is unknown.
     """
     if average not in ("arithmetic", "geometric"):
         raise DataError(f"average={average}: choose arithmetic or geometric.")
@@ -69,6 +72,9 @@ def ari(table: Table) -> float:
 
     Args:
         table: Counts (clusters, classes).
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
     """
     total = _total(table)
     # Python integers: products of pair counts exceed 64 bits from about 10⁵ samples.
@@ -94,6 +100,9 @@ def kappa(table: Table) -> float:
 
     Args:
         table: Counts (clusters, classes).
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
     """
     total = _total(table)
     predicted, true = table.sum(axis=1), table.sum(axis=0)

@@ -27,7 +27,11 @@ def curves_figure(
     boundaries: Mapping[str, int] | None = None,
     about: str = "",
 ) -> Path:
-    """Write `draw_curves` as PNG; folders are made as needed."""
+    """Write `draw_curves` as PNG; folders are made as needed.
+
+    Raises:
+        DataError: If there is no curve to draw.
+    """
     return save(draw_curves(series, boundaries), path, about)
 
 

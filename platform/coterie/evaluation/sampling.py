@@ -16,7 +16,11 @@ def fixed_sample(rows: Indices, n: int | None, seed: int) -> Indices:
 
 
 def labelled_rows(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
-    """Draw labelled rows in order: this share of each class, at least one sample of each."""
+    """Draw labelled rows in order: this share of each class, at least one sample of each.
+
+    Raises:
+        DataError: If the share is not in (0, 1].
+    """
     if not 0.0 < share <= 1.0:
         raise DataError(f"share={share:g}: it must be above 0 and at most 1.")
     order = np.random.default_rng(seed).permutation(len(labels))

@@ -35,7 +35,11 @@ class BareTrainer(Engine):
     """Trains a LightningModule without a Trainer."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
-        """Train the module in place; see `LocalTrainer`."""
+        """Train the module in place; see `LocalTrainer`.
+
+        Raises:
+            ConfigError: If the module needs a Trainer.
+        """
         check_supported(module)
         precision, meter = precision_plugin(self.precision, self.accelerator), Meter()
         precision.convert_module(module)

@@ -72,7 +72,11 @@ class NodeLocalData:
     _read: dict[int, DataArrays] = field(default_factory=dict, repr=False)
 
     def arrays(self, client: int) -> DataArrays:
-        """Return one client's data."""
+        """Return one client's data.
+
+        Raises:
+            DataError: If it is missing, unreadable or cannot be learned from.
+        """
         if client not in self._read:
             module: NodeLocalDataModule = load_target(target_of(self.config.data))(self.config.data)
             arrays = module.local_arrays(client)

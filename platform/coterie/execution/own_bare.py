@@ -39,7 +39,11 @@ class _Epochs:
 
 
 def train_bare(engine: BareTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
-    """Train a module in place with the same bits as `own_trainer.train`, without logging."""
+    """Train a module in place with the same bits as `own_trainer.train`, without logging.
+
+    Raises:
+        ConfigError: If module or data module needs a Trainer.
+    """
     data, base = plan.source.datamodule, own_base(plan.source.datamodule, "LightningDataModule")
     for hook in _HOOKS if data is not None else ():
         if getattr(type(data), hook) is not getattr(base, hook):

@@ -75,7 +75,11 @@ class VmapTrainer(Engine):
         return self.fit_all([Training(module, batches, seed)])[0]
 
     def fit_all(self, trainings: Sequence[Training]) -> list[Fit]:
-        """Train the modules in place, those of one architecture together."""
+        """Train the modules in place, those of one architecture together.
+
+        Raises:
+            ConfigError: If the modules cannot be trained as one with the results of each alone.
+        """
         plugin = precision_plugin(self.precision, self.accelerator)
         alike: dict[Hashable, list[int]] = {}
         for number, (module, batches, _) in enumerate(trainings):

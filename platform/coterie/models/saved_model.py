@@ -144,7 +144,11 @@ def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
 
 
 def model_folder(path: str | Path) -> Path:
-    """Find `model/`, given the run's folder or `model/` itself."""
+    """Find `model/`, given the run's folder or `model/` itself.
+
+    Raises:
+        DataError: If there is none.
+    """
     given = given_path("model", str(path))
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:

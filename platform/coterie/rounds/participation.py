@@ -58,7 +58,11 @@ class Participation:
             )
 
     def check(self, phase: Phase) -> None:
-        """Check that a phase with named clients can run at some time."""
+        """Check that a phase with named clients can run at some time.
+
+        Raises:
+            ConfigError: If all clients that the phase names are absent in every round.
+        """
         named = phase.cohort if isinstance(phase.cohort, tuple) else ()
         if named and not any(set(named).intersection(present) for present in self._rounds):
             raise ConfigError(
@@ -74,7 +78,11 @@ class Participation:
         return min(_count(cohort, len(here)), len(here))
 
     def turnout(self, phase: Phase) -> Turnout:
-        """Draw the clients of a phase; none, if none is present or all drop out."""
+        """Draw the clients of a phase; none, if none is present or all drop out.
+
+        Raises:
+            ContractError: If the method asks for an impossible cohort.
+        """
         config = self._config
         present = self._present(phase)
         cohort = choose_cohort(self._sized(phase), self._all, self._seed, present)

@@ -78,7 +78,11 @@ def read_data(config: RunConfig) -> RunData:
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
-    """Read the data and draw each client's rows."""
+    """Read the data and draw each client's rows.
+
+    Raises:
+        DataError: If the data is missing, cannot be learned from, or cannot be split as asked.
+    """
     module: DataModule = load_target(target_of(config.data))(config.data)
     data = module.arrays()
     check_data(data)
@@ -131,6 +135,9 @@ def draw_pool(data: DataArrays, share: float, seed: int) -> Indices:
 
     Returns:
         Sorted rows.
+
+    Raises:
+        DataError: If there are no labels.
     """
     if not share:
         return np.empty(0, np.int64)
@@ -146,7 +153,12 @@ def without_pool(parts: Sequence[Indices], pool: Indices) -> list[Indices]:
 
 
 def survey_silos(config: RunConfig) -> list[Survey]:
-    """Survey each client's data in place."""
+    """Survey each client's data in place.
+
+    Raises:
+        DataError: If a client's data is missing or unreadable.
+        RunError: If a client cannot be reached.
+    """
     names = node_local_names(config)
     if config.cluster.backend == "serial":
         node_local_data = NodeLocalData(config, ())

@@ -35,7 +35,11 @@ def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
 
 
 def plot_history(history: pa.Table) -> Figure:
-    """Draw what `curves_of` finds in a history."""
+    """Draw what `curves_of` finds in a history.
+
+    Raises:
+        DataError: If no phase has a loss or another number to draw.
+    """
     return draw_curves(*curves_of(history.to_pylist()))
 
 

@@ -49,6 +49,9 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
         what: What is built.
         remedy: What to do about it.
         counted: Whether new tensors stay, so that all of them together have to fit.
+
+    Raises:
+        ConfigError: If it takes too much.
     """
     free = free_memory()
     try:
@@ -68,6 +71,9 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
     """Refuse a model whose round exceeds this machine's memory.
 
     Nothing is known of other machines.
+
+    Raises:
+        ConfigError: If it does.
     """
     free, actors = free_memory(), 0
     if config.backend == "ray":

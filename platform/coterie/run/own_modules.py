@@ -26,7 +26,11 @@ class OwnModules:
         return self.method.module_for(self.server, None)
 
     def client_module(self, client: int) -> Any:
-        """Return the module with the global values and what the client keeps."""
+        """Return the module with the global values and what the client keeps.
+
+        Raises:
+            DataError: If there is no such client.
+        """
         if not 0 <= client < self.clients:
             raise DataError(f"client {client}: there are clients 0 to {self.clients - 1}.")
         state = load_checkpoint(self.checkpoints, _Here()).state  # type: ignore[arg-type]

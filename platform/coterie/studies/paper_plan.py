@@ -130,7 +130,12 @@ class StudyPlan:
         return chosen
 
     def check(self) -> None:
-        """Check the config of every run, and the file of results, before the first run begins."""
+        """Check the config of every run, and the file of results, before the first run begins.
+
+        Raises:
+            ConfigError: At the first config that is refused.
+            DataError: If the file is none of results.
+        """
         read_results(self.file)
         variant_configs(tuple(self.prepared.values()), 0)
         variant_configs(tuple(self.cells(None)), self.seeds[0])

@@ -205,7 +205,11 @@ def studies() -> dict[str, Path]:
 
 
 def read_study(name: str) -> PaperStudy:
-    """Read a study's YAML."""
+    """Read a study's YAML.
+
+    Raises:
+        ConfigError: If there is no such study, or its YAML is none.
+    """
     known = studies()
     if name not in known:
         why = not_among("study", name, known, "coterie study")

@@ -46,7 +46,11 @@ class Result:
 
 
 def read_results(path: Path) -> tuple[Result, ...]:
-    """Read a file of results; none if there is no such file."""
+    """Read a file of results; none if there is no such file.
+
+    Raises:
+        DataError: If it is no such file.
+    """
     if not path.is_file():
         return ()
     try:

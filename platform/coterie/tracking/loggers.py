@@ -163,7 +163,11 @@ class Tracker:
         return self._metrics.rows("server")
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a checkpoint's position, or to the start, and cut off later rows."""
+        """Go back to a checkpoint's position, or to the start, and cut off later rows.
+
+        Raises:
+            DataError: If the position lacks a part.
+        """
         start = {"offset": 0, "phases": 0, "round": -1, "step": -1}
         position = position or start
         if missing := sorted(start.keys() - position.keys()):

@@ -139,7 +139,11 @@ class MetricsLog:
         return read_rows(self.path, *scopes)
 
     def append(self, row: MetricsRow) -> None:
-        """Append a row."""
+        """Append a row.
+
+        Raises:
+            ContractError: If a metric has the name of a reserved key.
+        """
         waited = bool(self._waiting)
         self._waiting += row.to_json().encode() + b"\n"
         try:

@@ -78,7 +78,11 @@ def make_private(folder: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file that a run writes to without following links; flags are those of os.open."""
+    """Open a file that a run writes to without following links; flags are those of os.open.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 

@@ -197,7 +197,11 @@ class RunDirectory:
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
-        """Return the config that `write_config` wrote, without the versions."""
+        """Return the config that `write_config` wrote, without the versions.
+
+        Raises:
+            ConfigError: If the file is not a run's config.
+        """
         values = read_stored_config(self.config)
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 

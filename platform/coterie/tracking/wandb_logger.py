@@ -46,7 +46,11 @@ class WandbRunLogger(WandbLogger):
         """Do nothing: W&B has the config from the start of the run."""
 
     def save(self) -> None:
-        """Start the W&B run if it has not started, so that it is visible from the first round."""
+        """Start the W&B run if it has not started, so that it is visible from the first round.
+
+        Raises:
+            wandb.Error: If an online run cannot be started.
+        """
         self._wandb_init.pop("anonymous", None)  # Lightning's None makes W&B warn in the terminal
         _ = self.experiment
 
