@@ -61,6 +61,6 @@ def check_trim(trim: float, clients: Iterable[int]) -> None:
     fewest = min(clients, default=None)
     if fewest is not None and not trimmed(fewest, trim):
         raise ConfigError(
-            f"aggregation.trim={trim:g}: of {fewest} clients it drops nobody; raise it, let more "
+            f"aggregation.trim={trim:g}: with {fewest} clients it drops nobody; raise it, let more "
             "clients take part, or choose aggregation.rule=median."
         )
