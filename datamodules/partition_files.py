@@ -1,4 +1,4 @@
-"""Splits in a file, for other runs and tools with the same clients.
+"""Reads and writes a split as a file, for other runs and tools with the same clients.
 
 A parquet file with the columns `sample` (int64, row of the data set) and `client` (int32), and a
 row per held sample. Its metadata identify the data set: name, number of samples, digest of labels.
@@ -28,11 +28,7 @@ def write_partition(path: Path, parts: Sequence[Indices], data: DataArrays) -> N
 
 
 def read_partition(path: Path, data: DataArrays) -> list[Indices]:
-    """Read each client's rows, sorted.
-
-    Raises:
-        DataError: If the file is missing, in another format, or of another data set.
-    """
+    """Read each client's rows, sorted."""
     try:
         with open_regular(path) as file:
             table = pq.read_table(file)

@@ -39,13 +39,13 @@ class EvaluateConfig(Component):
     """Epochs of fine-tuning."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's folder,
-    which replaces an earlier evaluation of the checkpoint."""
+    where it replaces an earlier evaluation of that checkpoint."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate what the arguments ask for."""
+    """Evaluate the checkpoint that the arguments name."""
     return run_command(_evaluate, arguments, _help)
 
 

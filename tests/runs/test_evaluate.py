@@ -113,8 +113,8 @@ def test_a_run_without_labels_has_the_unsupervised_scores(tmp_path):
 REFUSED = {
     "run=nowhere": "run=nowhere: there is no such folder; give the folder of an earlier run.",
     "run=empty": "run=empty: no config.yaml in it; give the folder of an earlier run.",
-    "checkpoint=99": "checkpoint=99: {run}/checkpoints has none; those there are of rounds ",
-    "checkpoint=best": "checkpoint=best: {run}/checkpoints has none; those there are of ",
+    "checkpoint=99": "checkpoint=99: {run}/checkpoints has no such checkpoint; it has those of",
+    "checkpoint=best": "checkpoint=best: {run}/checkpoints has no such checkpoint; it has those of",
     "checkpoint=last": "checkpoint=last: must be one of latest, best; did you mean latest?",
     "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
     "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",

@@ -58,16 +58,17 @@ class Timm(NamedModel):
 
 
 def _filter(network: nn.Module) -> Callable[[Weights], Weights]:
-    """Return how timm reads a file for it; position embeddings are resized, for instance."""
+    """Return what timm does to a file's weights, such as resizing position embeddings."""
     found = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     return dict if found is None else partial(found, model=network)
 
 
 def _config(model: str) -> Any:
-    """Return what timm knows of a model's weights and inputs."""
+    """Return what timm knows about a model's weights and inputs."""
     found = timm.models.get_pretrained_cfg(model)
     if found is None:
         raise ConfigError(
-            f"encoder.model={model}: timm knows no inputs of it; choose a model that has weights."
+            f"encoder.model={model}: timm does not state its inputs; choose a model that has "
+            "weights."
         )
     return found

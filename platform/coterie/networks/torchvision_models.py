@@ -16,7 +16,7 @@ _PLAIN = {"aux_logits": False, "init_weights": True}
 _OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
 """Arguments without which a model gives more than one output in training."""
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
-"""Further classifiers of theirs, which a file of weights may hold."""
+"""Their additional classifiers, which a file of weights may hold."""
 
 
 class Torchvision(NamedModel):
@@ -57,7 +57,7 @@ class Torchvision(NamedModel):
 
 
 def _resized(network: nn.Module) -> Callable[[Weights], Weights]:
-    """Return how weights are read: a vision transformer's position embeddings are resized."""
+    """Return a function that resizes a vision transformer's position embeddings."""
     if not isinstance(network, models.VisionTransformer):
         return dict
     size, patch = network.image_size, network.patch_size

@@ -1,4 +1,4 @@
-"""Weights of networks from files: safetensors, or PyTorch's without code in them."""
+"""Reads weights of networks from files: safetensors, or PyTorch's without code in them."""
 
 import argparse
 import io
@@ -19,17 +19,13 @@ from coterie.errors import ConfigError, DataError, listed, reason
 Weights = Mapping[str, Tensor]
 
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
-"""Objects without code that training scripts keep beside the weights: hyperparameters."""
+"""Objects without code that training scripts store beside the weights: hyperparameters."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 
 
 def read_file(key: str, path: str) -> bytes:
-    """Return the content of a file that the config names.
-
-    Raises:
-        ConfigError: If it cannot be read, or is empty.
-    """
+    """Return the content of a file that the config names."""
     if given_path(key, path).is_dir():
         if told := checkpoint_in_parts(given_path(key, path)):
             raise ConfigError(f"{key}={path}: {told}.")
@@ -54,9 +50,6 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     The content says which of the two it is. A checkpoint may hold them under `state_dict`,
     `model_state_dict` or `model`. PyTorch's files are read with `weights_only=True`: one that holds
     other objects than tensors and plain values is refused.
-
-    Raises:
-        DataError: If they cannot be read.
     """
     remedy = "save the network's state_dict()."
     try:
@@ -64,11 +57,11 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
             return load(content)
         with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files PyTorch raises more kinds than it names
+    except Exception as error:  # PyTorch raises undocumented errors for damaged files
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
             pickled = _is_zip(content) or content[:1] == b"\x80"
-            why = "it holds Python objects" if pickled else "it is no file of PyTorch"
+            why = "it holds Python objects" if pickled else "it is not a PyTorch file"
         raise DataError(f"{path}: its weights cannot be read ({why}); {remedy}") from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]
@@ -91,7 +84,7 @@ def load_weights(
     dropped: Sequence[str] = (),
     adapted: Callable[[Weights], Weights] = dict,
 ) -> None:
-    """Give a network its weights, all of them.
+    """Load all of a network's weights.
 
     A checkpoint of Lightning has those of a whole module: if the network is one part of it, such as
     `model.`, the part is taken.
@@ -137,7 +130,7 @@ def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str)
 
 
 def _part(weights: Weights, wanted: Weights) -> Weights:
-    """Return the weights of the network's place in a larger one, by its own names."""
+    """Return the weights of a network that is part of a larger one, by its own names."""
     needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
     if not needed or needed[0] in weights:
         return weights

@@ -178,7 +178,7 @@ def test_only_what_chosen_cells_start_from_is_prepared() -> None:
         ),
         (
             {"printed": {"NMI": {"ours": [0.5]}}},
-            "ours has not as many printed numbers as there are columns",
+            "ours has more or fewer printed numbers than columns",
         ),
         ({"printed": {"ACC": {}}}, "there is no metric ACC"),
         ({"only": {"ours": ["p=2"]}}, "there is no column p=2"),
@@ -252,5 +252,5 @@ def test_a_broken_file_is_refused_by_its_name(tmp_path, monkeypatch) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("about: [")
     monkeypatch.setattr("coterie.studies.paper_study.studies", lambda: {"x": path})
-    with pytest.raises(ConfigError, match=r"x\.yaml: no plain YAML\.$"):
+    with pytest.raises(ConfigError, match=r"x\.yaml: not plain YAML\.$"):
         read_study("x")
