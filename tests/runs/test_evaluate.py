@@ -119,7 +119,7 @@ REFUSED = {
     "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
     "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",
     "data=mnist": "data=mnist: the run was trained with its own data; change only single keys of",
-    "rounds=[99,4]": "checkpoint=99: {run}/checkpoints has none; those there are of rounds ",
+    "rounds=[99,4]": "checkpoint=99: {run}/checkpoints has no such checkpoint; it has those of",
     "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",
