@@ -32,6 +32,9 @@ _INSTEAD = {
 }
 """Keys of a single run that a study sets, with what to do instead."""
 
+RELEVANCE = "relevance"
+"""The name among a study's metrics for the relevance of an encoder's pretraining data."""
+
 
 class StudyConfig(Component):
     """Which study to run, and where to write it."""
@@ -143,7 +146,8 @@ class StudyPlan:
     @property
     def _columns(self) -> tuple[str, ...]:
         """The metrics that are in a run's summary."""
-        return tuple(name for name in self.study.metrics.values() if " " not in name)
+        names = self.study.metrics.values()
+        return tuple(name for name in names if " " not in name and name != RELEVANCE)
 
     def options(self, part: Literal["prepared", "cells"], seeds: tuple[int, ...]) -> CompareConfig:
         """Return the options of the comparison of the cells, or of the `prepared` runs."""

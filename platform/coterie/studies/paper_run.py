@@ -12,7 +12,7 @@ from coterie.studies.comparison import ComparisonView, run_comparison
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import from_rounds
 from coterie.studies.origin import config_digest
-from coterie.studies.paper_plan import StudyPlan
+from coterie.studies.paper_plan import RELEVANCE, StudyPlan
 from coterie.studies.paper_study import Cell
 from coterie.studies.plan import variant_configs
 from coterie.studies.results_file import Result, add_results
@@ -20,8 +20,6 @@ from coterie.studies.study import exit_code
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
 
-RELEVANCE = "relevance"
-"""The name among a study's metrics for the relevance of an encoder's pretraining data."""
 _RELEVANCE_SAMPLES = 300
 """As in CP-CFL, section 4.3."""
 _SECONDS = ("seconds/training", "seconds/total")

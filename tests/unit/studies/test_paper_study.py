@@ -102,6 +102,15 @@ def test_a_claim_compares_cells_that_differ_in_one_thing(name: str) -> None:
         assert first == second, claim.says
 
 
+@pytest.mark.parametrize("name", ["cpcfl_5", "cpcfl_10", "cfcl_7"])
+def test_the_comparison_is_asked_for_what_summaries_have(name: str) -> None:
+    """Relevance, and what is taken from the rounds, are in the study's file alone."""
+    plan = StudyPlan(StudyConfig(study=name, scale="cpu"))
+    asked = plan.options("cells", (0,)).metrics
+    assert asked == tuple(m for m in plan.study.metrics.values() if "/" in m and " " not in m)
+    assert len(asked) < len(plan.study.metrics)
+
+
 def test_overrides_come_from_the_general_to_the_special() -> None:
     scale = {"budget": "", "takes": "", "overrides": "c=1", "columns": {"p=1": "d=1"}}
     scale |= {"rows": {"ours": "f=1", "theirs": None}}
