@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -178,6 +179,8 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     kind, context = problem["type"], dict(problem.get("ctx", {}))
     if kind == "missing":
         return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
+    if kind == "string_unicode" and sys.getfilesystemencoding() != "utf-8":
+        return "this shell's locale lacks some of its signs; set LC_ALL=C.UTF-8"
     if isinstance(problem["input"], str) and _in_quotes(kind, problem["input"]):
         return "it is a text; give it without quotes"
     if kind == "literal_error":
