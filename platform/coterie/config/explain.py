@@ -25,6 +25,7 @@ _SENTENCES = {
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
     "model_type": "must be a group of keys; give it one such as {example}",
+    "locale": "this shell's locale lacks some of its signs; set LC_ALL=C.UTF-8",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
     "string_unicode": "it is no UTF-8; rename the file or folder, or give a link to it",
@@ -180,7 +181,7 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     if kind == "missing":
         return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
     if kind == "string_unicode" and sys.getfilesystemencoding() != "utf-8":
-        return "this shell's locale lacks some of its signs; set LC_ALL=C.UTF-8"
+        kind = "locale"
     if isinstance(problem["input"], str) and _in_quotes(kind, problem["input"]):
         return "it is a text; give it without quotes"
     if kind == "literal_error":
