@@ -22,7 +22,7 @@ from coterie.errors import ConfigError
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     low, high = bounds
     if low > high:
-        raise ValueError(f"[{low}, {high}] is no range; put the smaller bound first")
+        raise ValueError(f"[{low}, {high}] is not a range; put the smaller bound first")
     return bounds
 
 
@@ -82,7 +82,7 @@ class DigitsAugmentation(AugmentationConfig):
     """Share of the views that are blurred."""
     blur_sigma: Factor = (0.005, 0.035)
     """Standard deviation of the blur, as a share of the side, so that 8×8 images stay legible. The
-    kernel spans three of them on each side; below half a pixel there is almost no blur."""
+    kernel spans three deviations on each side; below half a pixel there is almost no blur."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
@@ -115,7 +115,7 @@ class NaturalAugmentation(AugmentationConfig):
     jitter_strength: Annotated[float, Field(ge=0.0, le=2.0)] = 0.5
     """Factor of 0.8 for brightness and contrast, 0.2 for hue; 1 for larger images."""
     saturation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
-    """What that is a factor of for saturation; 0.4 in BYOL."""
+    """Saturation jitter at strength 1; 0.4 in BYOL."""
     jitter_probability: Probability = 0.8
     """Share of the views whose colours are jittered."""
     grey_probability: Probability = 0.2
@@ -209,7 +209,7 @@ def _resized_crop(
 
 
 def _whole_kernel(sigma: float, side: int) -> int:
-    """Odd kernel width for three standard deviations on both sides, limited by the image's side."""
+    """Return an odd kernel width for three standard deviations, limited by the image's side."""
     return 2 * max(1, min(ceil(3.0 * sigma), side - 1)) + 1
 
 
@@ -225,7 +225,7 @@ def _blur(kernel: int, probability: float, sigma: tuple[float, float]) -> list[n
 
 
 class ImageView(nn.Sequential):
-    """Applies steps in order and clamps to [0, 1], which rounding may leave."""
+    """A view by steps in order, clamped to [0, 1], which rounding may leave."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, c, h, w) in [0, 1] to views of the same shape and range."""
@@ -235,7 +235,7 @@ class ImageView(nn.Sequential):
 
 
 class VectorView(nn.Module):
-    """Adds Gaussian noise, then sets a random share of the features to zero."""
+    """A view with Gaussian noise and a random share of the features set to zero."""
 
     def __init__(self, std: float, mask_probability: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The augmentation that fits the samples, for experiments that are not tied to a data set."""
+"""An augmentation chosen by the samples' shape, for experiments that are not tied to a data set."""
 
 from torch import nn
 
@@ -13,7 +13,7 @@ _SMALL = 32
 
 
 class Auto(AugmentationConfig):
-    """The views for samples of this shape.
+    """The augmentation for samples of this shape.
 
     `VectorNoise` for vectors, `DigitsAugmentation` for grey images of up to 32 pixels (the shorter
     side counts), and `NaturalAugmentation` for all others. Larger grey images, such as X-rays, need

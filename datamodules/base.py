@@ -1,4 +1,4 @@
-"""Bases of the data sets: location, selection and form of the samples.
+"""Bases of the data sets: where samples are, which ones are taken, and their form.
 
 A data set implements how to open one half, "train" or "test". The bases merge halves, draw
 subsets, resize, and build the loaders for plain Lightning.
@@ -68,7 +68,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     Attributes:
         classes: Names of the classes, in the order of the labels; empty if the files hold them.
-        batch_size: Samples a batch of the loaders, which a federated run does not use.
+        batch_size: Samples per batch of the loaders, which a federated run does not use.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
@@ -85,14 +85,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     @abstractmethod
     def open_half(self, half: Half) -> Source:
-        """Find and open the training or the test set.
-
-        Raises:
-            DataError: If it is missing or unreadable.
-        """
+        """Find and open the training or the test set."""
 
     def has_test(self) -> bool:
-        """Whether there is a test set."""
+        """Return whether there is a test set."""
         return True
 
     @property
@@ -156,7 +152,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         self.arrays()
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches of the samples that `split` selects; a last one of one is left out.
+        """Return shuffled batches of the selected samples; a last batch of one is left out.
 
         They are dicts as the modules take them (`coterie.contract.client.Batch`): samples,
         positions and, if there are any, labels.
@@ -165,11 +161,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.samples, data.labels, shuffle=True)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """The same of the held-out samples, in order and all of them.
-
-        Raises:
-            DataError: If nothing is held out.
-        """
+        """Return batches of all held-out samples, in order."""
         data = self.arrays()
         if data.test_samples is None:
             raise DataError(
@@ -230,7 +222,7 @@ class ImageDataModule(DataSet[ImageConfigT]):
     """Base of the data sets in the common folder."""
 
     def root(self) -> Path:
-        """Folder of the data sets.
+        """Return the folder of the data sets.
 
         Raises:
             DataError: If neither the config nor the environment names one.

@@ -1,4 +1,4 @@
-"""A report on a data set: what is in it, what cannot be read, what is there twice."""
+"""A report on a data set: its content, unreadable samples, and duplicates."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ UNREADABLE, DUPLICATES, SHEET = "unreadable.csv", "duplicates.csv", "contact_she
 
 @dataclass
 class Findings:
-    """What a half of a data set holds.
+    """The content of a training or test set.
 
     Attributes:
         samples: The number of samples that can be read.
@@ -58,7 +58,7 @@ class Findings:
 
 @dataclass
 class Report:
-    """What a data set holds.
+    """The content of a data set.
 
     Attributes:
         duplicates: Groups of samples with the same content, each (half, class, name).
@@ -75,12 +75,12 @@ class Report:
 
     @property
     def across(self) -> int:
-        """The number of groups of duplicates that span classes or halves."""
+        """The number of groups of duplicates that span classes, or training and test set."""
         return sum(len({one[:2] for one in group}) > 1 for group in self.duplicates)
 
 
 def check_data(data: DataSet[Any], out: Path) -> Report:
-    """Look at every sample once, and write what was found.
+    """Read every sample once, and write what was found.
 
     Args:
         data: The data set; its pictures are decoded, and none is kept.

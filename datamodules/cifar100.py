@@ -59,7 +59,7 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
         return replace(source, classes=tuple(names))
 
     def complete(self) -> bool:
-        """Whether the three files exist."""
+        """Return whether the three files exist."""
         return all((self.root() / _FOLDER / name).is_file() for name in ("train", "test", "meta"))
 
     def fetch(self, root: Path) -> None:

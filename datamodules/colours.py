@@ -1,4 +1,4 @@
-"""Colour jitter of batches: kornia's, with a shift of the hue that needs a tenth of the time."""
+"""Colour jitter of batches: kornia's, with a hue shift that takes a tenth of the time."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class ColourJitter(kornia.ColorJitter):  # type: ignore[misc]  # kornia has no types
-    """Brightness, contrast, saturation and hue, in one drawn order for the batch.
+    """Brightness, contrast, saturation and hue, in one random order per batch.
 
     Draws and steps are kornia's (which are torchvision's); only the hue is computed here.
     """
@@ -21,7 +21,7 @@ class ColourJitter(kornia.ColorJitter):  # type: ignore[misc]  # kornia has no t
         flags: dict[str, Any],
         transform: Tensor | None = None,
     ) -> Tensor:
-        """Map images (n, 3, h, w) in [0, 1] to such images by the drawn factors."""
+        """Map images (n, 3, h, w) in [0, 1] to jittered images by the drawn factors."""
         steps = (
             (enhance.adjust_brightness_accumulative, "brightness_factor"),
             (enhance.adjust_contrast_with_mean_subtraction, "contrast_factor"),

@@ -1,4 +1,4 @@
-"""A sheet of small pictures from a data set, a row for each class, as training would see them."""
+"""A sheet of small pictures of a data set, a row per class, as training would see them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ _PAPER, _INK = (255, 255, 255), (30, 30, 30)
 def write_contact_sheet(
     source: Source, good: Sequence[int], classes: Sequence[str], path: Path
 ) -> bool:
-    """Draw up to ten pictures of each of up to twenty classes, evenly spread over the source.
+    """Draw up to ten evenly spread pictures of each of up to twenty classes.
 
     Returns:
         Whether there was anything to draw: vectors have no picture.

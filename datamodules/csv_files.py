@@ -1,4 +1,4 @@
-"""CSV files as programs write them: their encoding, what parts the cells, and the decimal sign.
+"""CSV files as programs write them: encoding, separator, and decimal sign.
 
 Excel writes semicolons and decimal commas where that is the custom, and often Windows-1252 or
 UTF-16; pandas writes an index column without a name.
@@ -21,7 +21,7 @@ _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
 _QUOTED = re.compile(r'"[^"]*"')
 _TOLD = re.compile(r'"?sep=(.)"?\1*')
-"""A first line by which Excel is told what parts the cells."""
+"""A first line that tells Excel which separator the cells have."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])-?\d+,\d+(?![\d,])")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of the index that pandas writes along, in CSV and in parquet."""
@@ -47,21 +47,17 @@ class Dialect:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is CSV by its name."""
+    """Return whether a file is CSV by its name."""
     return path.suffix.lower() in SUFFIXES
 
 
 def is_index(column: str) -> bool:
-    """Whether a column is the index that pandas has written along."""
+    """Return whether a column is an index that pandas has written."""
     return _INDEX.fullmatch(column) is not None
 
 
 def dialect_of(path: Path) -> Dialect:
-    """How a file is written; it is read through once.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Return how a file is written, after reading it once."""
     encoding = _encoding(path)
     with path.open("rb") as file:
         lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()

@@ -50,25 +50,25 @@ class PicturesConfig(PathConfig):
 
     mode: Mode = "RGB"
     """Three colour channels (RGB) or one grey channel (L), to which other pictures are converted;
-    `all` keeps every channel. Pictures of two, or of five and more, keep them anyway."""
+    `all` keeps every channel. Pictures of two channels, or of five and more, always keep them."""
     background: Ground | None = None
-    """What transparent pixels become, black or white; by default white in pictures that are
-    transparent for the most part, and black in others."""
+    """What transparent pixels become, black or white; by default white in pictures that are mostly
+    transparent, and black in others."""
     exif: bool = True
-    """Whether pictures stand as their EXIF orientation says, as viewers show them."""
+    """Whether to turn pictures as their EXIF orientation says, as viewers do."""
     frame: int | None = Field(default=None, ge=0)
-    """Which frame to take of pictures that have several, from 0; by default they are refused."""
+    """Which frame to take of pictures with several, from 0; by default they are refused."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
-    """Pixels of a picture, at most; a larger one is refused."""
+    """Maximum number of a picture's pixels; larger pictures are refused."""
     fit: Fit | None = None
-    """How a picture of another shape comes to `size`: squash scales its sides apart (the default),
-    crop cuts off what juts out, letterbox fills the rest with black."""
+    """How a picture of another shape is brought to `size`: squash stretches it (the default), crop
+    cuts off what is outside, letterbox fills the rest with black."""
     levels: BlackAndWhite | Literal["auto"] | Mapping[str, BlackAndWhite] | None = None
-    """Grey levels that become black and white: of pictures of more than 8 bits, such as [0, 4095],
-    and of DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
-    the bits that each client uses, and {site_a: [0, 4095], …} gives them by client."""
+    """Grey levels that become black and white: for pictures of more than 8 bits, such as [0, 4095],
+    and for DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
+    the bits that each client uses, and {site_a: [0, 4095], …} sets them by client."""
     on_error: OnError = "refuse"
-    """What to do about pictures that cannot be read: refuse names them and ends, skip leaves them
+    """What to do about pictures that cannot be read: refuse lists them and ends, skip leaves them
     out and lists them in skipped.csv."""
     stream: bool = False
     """Whether to decode pictures on demand and keep none, for data larger than memory. It needs
@@ -76,7 +76,7 @@ class PicturesConfig(PathConfig):
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """What pictures are brought to."""
+        """The form to which pictures are brought."""
         return PixelFormat(
             mode=self.mode,
             size=self.size,
@@ -114,12 +114,12 @@ class CustomData(DataSet[PathConfigT]):
         return path.stem if path.is_file() or not isinstance(path, Path) else path.resolve().name
 
     def has_test(self) -> bool:
-        """Whether there is a test set."""
+        """Return whether there is a test set."""
         return False
 
     @cached_property
     def train_classes(self) -> tuple[str, ...]:
-        """The names of the training half's classes, by which a test half is numbered too."""
+        """The names of the training classes, which number the test classes too."""
         return self.open_half("train").classes
 
     @property
@@ -133,7 +133,7 @@ class CustomData(DataSet[PathConfigT]):
         return super()._take(self.as_shown(source.subset(limit, SUBSET_SEED)), limit)
 
     def as_shown(self, source: Source) -> Source:
-        """Return the source with the levels of each site, if its pictures are to have such."""
+        """Return the source with the levels of each site, if pictures have such."""
         config = self.config
         if not (isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping)):
             return source
@@ -142,22 +142,19 @@ class CustomData(DataSet[PathConfigT]):
 
     @cached_property
     def _site_levels(self) -> dict[str, Levels | None]:
-        """The levels of each site, as far as they are measured; a test half takes them too."""
+        """The levels of each site that were measured, for the test set too."""
         return {}
 
     @property
     def streams(self) -> bool:
-        """Whether samples are read when they are needed.
-
-        Raises:
-            DataError: If pictures are to be streamed without a size to bring them to.
-        """
+        """Whether samples are read when they are needed."""
         config = self.config
         if not (isinstance(config, PicturesConfig) and config.stream):
             return False
         if config.size is None:
             raise DataError(
-                "data.stream=true: pictures are looked at one by one; set data.size to resize them."
+                "data.stream=true: pictures are read one by one and may differ in size; set "
+                "data.size to resize them."
             )
         return True
 
@@ -165,7 +162,7 @@ class CustomData(DataSet[PathConfigT]):
 def number_classes(
     values: Sequence[Any], name: str, classes: tuple[str, ...] | None = None
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Enumerate labels by the rank of their values.
+    """Enumerate labels by the order of their values.
 
     None, NaN, empty text, -1 and "-1" are unknown. Whole numbers may be stored as decimals, as
     pandas does where one is missing; booleans are the classes False and True. Blanks around text do
@@ -199,7 +196,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _alike(values: Sequence[Any], name: str) -> list[Any]:
-    """Labels that are all integers or all text; None where they are missing."""
+    """Return labels as all integers or all text; None where they are missing."""
     found = [None if value is None or _is_nan(value) else value for value in values]
     kinds = {type(value) for value in found if value is not None}
     if kinds <= {int}:
@@ -226,7 +223,7 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
 
 
 def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str, ...]]:
-    """Enumerate clients by the rank of their names.
+    """Enumerate clients by the order of their names.
 
     `values` are text or integers (n,).
 

@@ -1,4 +1,4 @@
-"""One picture, as a file or as bytes, decoded into 8-bit channels.
+"""Decodes one picture, from a file or from bytes, into 8-bit channels.
 
 Pictures of another mode are converted, and stand as their EXIF orientation says. Transparent pixels
 get a ground. Levels of more than 8 bits are scaled, as `coterie.datamodules.grey_levels` says.
@@ -34,15 +34,15 @@ Ground = Literal["black", "white"]
 
 
 class StoredPicture(Protocol):
-    """A picture that is read when it is asked for, such as one in a tar file."""
+    """A picture that is read on demand, such as one in a tar file."""
 
     def read_bytes(self) -> bytes:
-        """Its bytes."""
+        """Return the picture's bytes."""
 
 
 @dataclass(frozen=True)
 class Levelled:
-    """A picture with levels of its own, which go before those of the form.
+    """A picture with its own levels, which override the configured ones.
 
     Attributes:
         levels: Its levels; None for what the file states.
@@ -52,7 +52,7 @@ class Levelled:
     levels: Levels | None
 
     def read_bytes(self) -> bytes:
-        """Its bytes."""
+        """Return the picture's bytes."""
         picture = self.picture
         return picture if isinstance(picture, bytes) else picture.read_bytes()
 
@@ -65,7 +65,7 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
 """Modes that `mode=all` keeps; others become RGB."""
 _CLEAR = 16
-"""An alpha below counts as transparent."""
+"""Alpha below which a pixel counts as transparent."""
 _LEVELS = {"black": 0, "white": 255}
 REMEDY = "fetch it again, or take it out"
 _SMALLER = "make it smaller, or take it out"
@@ -73,7 +73,7 @@ _SMALLER = "make it smaller, or take it out"
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """What pictures are brought to.
+    """The form to which pictures are brought.
 
     Attributes:
         mode: "L" for one channel, "RGB" for three, to which other pictures are converted; "all"
@@ -151,7 +151,7 @@ def read_content(picture: Picture, name: str) -> bytes:
         remedy = "put it there, or take its entry out"
         raise UnreadablePictureError(name, ": there is no such file", remedy) from error
     except UnsupportedOperation as error:
-        raise UnreadablePictureError(name, "is no regular file", "take it out") from error
+        raise UnreadablePictureError(name, "is not a regular file", "take it out") from error
     except (OSError, ValueError) as error:
         reason = f"cannot be opened ({getattr(error, 'strerror', None) or error})"
         raise UnreadablePictureError(name, reason) from error
@@ -186,7 +186,7 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
 def level_range(
     picture: Picture, name: str, pixel_format: PixelFormat
 ) -> tuple[float, float, bool] | None:
-    """Return the range of levels of a picture of more than 8 bits, and whether they are whole.
+    """Return the range of a deep picture's levels, and whether they are whole numbers.
 
     None for DICOM, and for pictures of 8 bits.
 
@@ -206,7 +206,7 @@ def level_range(
 
 
 def _stored_levels(content: bytes, pixel_format: PixelFormat) -> NDArray[Any] | None:
-    """Return the numbers of a picture as they are stored; None if they have 8 bits."""
+    """Return a picture's numbers as stored; None if they have 8 bits."""
     try:
         image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
@@ -225,24 +225,24 @@ def _stored_levels(content: bytes, pixel_format: PixelFormat) -> NDArray[Any] | 
 
 
 def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
-    """Decode, and name the picture in whatever goes wrong."""
+    """Decode, and name the picture in any error."""
     try:
         return _decoded(content, name, pixel_format)
     except DataError:  # a package is not installed
         raise
     except UnidentifiedImageError as error:
-        raise UnreadablePictureError(name, "is no picture that can be read") from error
+        raise UnreadablePictureError(name, "is not a readable picture") from error
     except UnfitPictureError as error:
         raise UnreadablePictureError(name, error.what, error.remedy) from error
     except MemoryError as error:
         raise UnreadablePictureError(name, "needs more memory than there is", _SMALLER) from error
-    except Exception as error:  # Pillow's and other decoders raise of all kinds
+    except Exception as error:  # decoders raise errors of all kinds
         why = f"is a picture that cannot be read ({reason(error)})"
         raise UnreadablePictureError(name, why) from error
 
 
 def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
-    """Decode to channels, without a size."""
+    """Decode to channels, without a change of size."""
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
         shown = Image.fromarray(read_dicom(content, pixel_format.levels, pixel_format.frame))
         return _as_mode(shown, pixel_format, shown.mode)
@@ -270,7 +270,7 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
 
 
 def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
-    """Return a TIFF of many channels, or of several deep ones."""
+    """Return a TIFF of many channels, or of several channels of more than 8 bits."""
     values = read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
     bits = 8 * values.dtype.itemsize
     pixels, dark = eight_bits(values, bits, pixel_format.levels)
@@ -320,5 +320,5 @@ def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decod
 
 
 def _ground(share: float, pixel_format: PixelFormat) -> Ground:
-    """Return what transparent pixels become in a picture that is transparent for this share."""
+    """Return the colour for transparent pixels of a picture with this share of them."""
     return pixel_format.background or ("white" if share > 0.5 else "black")

@@ -22,12 +22,12 @@ _PREAMBLE = 128
 
 
 def is_dicom(content: bytes) -> bool:
-    """Whether a file's content starts as DICOM's part 10 asks."""
+    """Return whether a file's content starts as part 10 of the DICOM standard says."""
     return content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
 
 
 def is_dicom_file(path: Path) -> bool:
-    """Whether a file starts as DICOM's part 10 asks; false if it cannot be read."""
+    """Return whether a file starts as DICOM says; false if it cannot be read."""
     try:
         with path.open("rb") as file:
             return is_dicom(file.read(_PREAMBLE + 4))
@@ -78,7 +78,7 @@ def read_dicom(
         return _grey(file, pixels, levels)
     except UnfitPictureError:
         raise
-    except Exception as error:  # pydicom and its decoders raise of all kinds
+    except Exception as error:  # decoders raise errors of all kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
@@ -89,7 +89,7 @@ def _count_frames(file: Any) -> int:
 
 
 def stretch(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
-    """Map low..high to 0..255, rounded; what lies outside becomes black or white."""
+    """Map low..high to 0..255, rounded; values outside become black or white."""
     shares = (values.astype(np.float64) - low) / (high - low)
     return np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
 
@@ -123,7 +123,7 @@ def _windowed(file: Any, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _full_range(file: Any, pixels: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Stretch the levels that occur, other than padding, over black to white."""
+    """Stretch the levels that occur, without padding, from black to white."""
     padding = file.get("PixelPaddingValue")
     inside = values if padding is None else values[pixels != padding]
     if not inside.size or inside.min() == inside.max():
@@ -136,6 +136,6 @@ def _first(value: Any) -> float:
 
 
 def _eight_bits(pixels: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """Colours of 8 or more bits in 8 bits."""
+    """Convert colours of 8 or more bits to 8 bits."""
     found: NDArray[np.uint8] = (pixels >> max(0, bits - 8)).astype(np.uint8)
     return found

@@ -33,7 +33,7 @@ class Digits(ImageDataModule["Digits.Config"]):
         return "digits"
 
     def open_all(self) -> Source:
-        """All images in scikit-learn's order, with grey levels scaled from 0..16 to 0..255."""
+        """Return all images in scikit-learn's order, grey levels scaled from 0..16 to 0..255."""
         data = load_digits()
         images = np.rint(data.images * (255 / 16)).astype(np.uint8)[:, None]
         return source_from_arrays(images, data.target.astype(np.int64))

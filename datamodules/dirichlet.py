@@ -1,4 +1,4 @@
-"""Dirichlet partitions: label skew of adjustable strength, from IID (large α) to one class (small).
+"""Dirichlet partitions: label skew from IID (large α) to one class per client (small α).
 
 Each class has Dirichlet proportions over the clients. Clients then have different sizes, or the
 proportions are balanced until they have the same.
@@ -13,7 +13,7 @@ from coterie.errors import DataError
 
 _MAX_DRAWS = 100
 _MOST_BALANCING = 1000
-"""How often clients and classes are scaled in turn at most. Orchestra's code does it 100 times,
+"""The most times that clients and classes are scaled in turn. Orchestra's code does it 100 times,
 after which clients of α = 1e-3 still have unequal sizes."""
 
 
@@ -65,7 +65,7 @@ def dirichlet(
 def _free_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, least: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return counts (clients, classes).
+    """Draw each client's number of samples of each class, (clients, classes).
 
     Each class is split at its cumulated Dirichlet proportions.
     """
@@ -86,7 +86,7 @@ def _free_counts(
 def _equal_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return counts (clients, classes) with equal sums over classes (±1).
+    """Draw the same with equal sums over classes (±1).
 
     Each class's Dirichlet shares of the clients are scaled to equal clients and whole classes in
     turn, as in Orchestra's code. What rounding leaves goes to the largest counts, so that few
@@ -118,7 +118,7 @@ def _equal_counts(
 def _log_gamma_draws(
     shape: tuple[int, int], alpha: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Logarithms of Gamma(α) draws, whose normalised columns are Dirichlet(α).
+    """Draw logarithms of Gamma(α) variables, whose normalised columns are Dirichlet(α).
 
     For small α the draws themselves would be 0: Gamma(α) is Gamma(α + 1) · U^(1/α).
     """
@@ -127,6 +127,6 @@ def _log_gamma_draws(
 
 
 def _log_sum(log: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the log of Σ exp along an axis, which stays."""
+    """Return the log of Σ exp along an axis, which is kept."""
     most = log.max(axis=axis, keepdims=True)
     return np.asarray(most + np.log(np.exp(log - most).sum(axis=axis, keepdims=True)))

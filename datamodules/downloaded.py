@@ -23,18 +23,14 @@ class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
 
     @abstractmethod
     def complete(self) -> bool:
-        """Whether all files exist."""
+        """Return whether all files exist."""
 
     @abstractmethod
     def fetch(self, root: Path) -> None:
-        """Download with torchvision, which is imported only here because it takes a second."""
+        """Download with torchvision, which is imported only here because that takes a second."""
 
     def prepare_data(self) -> None:
-        """Fetch missing files if `download=true`.
-
-        Raises:
-            DataError: If they cannot be fetched.
-        """
+        """Fetch missing files if `download=true`."""
         if not self.config.download or self.complete():
             return
         try:

@@ -1,4 +1,4 @@
-"""Embeddings of a whole data set by one encoder, computed once and kept as shards of vectors.
+"""Embeddings of a data set by one encoder, computed once and stored as shards of vectors.
 
 A folder `train/` (and `test/`) of shards grows one shard at a time. `embedding.json` says what made
 them, so that a job that was stopped goes on where it was, and no other job writes among them.
@@ -33,7 +33,7 @@ RECIPE = "embedding.json"
 
 
 class _Half(NamedTuple):
-    """The training or the test samples, and what is known of them."""
+    """The training or the test samples, with their metadata."""
 
     samples: Samples
     labels: NDArray[np.int64] | None
@@ -41,7 +41,7 @@ class _Half(NamedTuple):
     names: Sequence[str]
 
     def row(self, number: int, vector: NDArray[np.float32]) -> Row:
-        """Return a sample as it is stored, by its name or else its number."""
+        """Return a sample's stored form, named by its name or else its number."""
         label = -1 if self.labels is None else int(self.labels[number])
         owner = -1 if self.owners is None else int(self.owners[number])
         return Row(vector, label, owner, self.names[number] if self.names else str(number))
@@ -65,7 +65,7 @@ class Embedder:
     watch: Callable[[int], None]
 
     def write(self, out: Path, data: DataArrays) -> None:
-        """Write what is missing of the embeddings of both halves.
+        """Write the missing embeddings of the training and test samples.
 
         Args:
             out: The folder; a data set without test samples lies in it directly.
@@ -114,7 +114,7 @@ class Embedder:
 
 
 def claim(out: Path, recipe: Mapping[str, Any]) -> bool:
-    """Make the folder that this recipe's embeddings are written to, or go on in it.
+    """Create the folder for this recipe's embeddings, or continue in it.
 
     Args:
         out: The folder.

@@ -45,7 +45,7 @@ class EMNIST(IDXDataModule["EMNIST.Config"]):
         return f"emnist_{self.config.variant}"
 
     def stem(self, half: Half) -> str:
-        """Prefix of the names of a half's two files."""
+        """Return the prefix of the names of the training or test set's two files."""
         return f"emnist-{self.config.variant}-{half}"
 
     def open_half(self, half: Half) -> Source:

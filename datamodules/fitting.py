@@ -1,4 +1,4 @@
-"""Fit samples to a model's input: size and mode of images, width of vectors."""
+"""Fits samples to a model's input: size and mode of images, width of vectors."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
 
 _AS_TRAINED = ("fit", "levels", "background", "exif", "frame", "max_pixels")
-"""Keys of a run's data that say how pictures come into form."""
+"""Keys of a run's data that say how pictures were prepared."""
 
-_AS_THE_RUNS = "bring it into the form of the run's own, since a prediction has no keys for it"
+_AS_THE_RUNS = "convert it to the form of the run's pictures, since predict has no keys for that"
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Fitting:
     _tally: Tally = field(default_factory=Tally, repr=False)
 
     def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
-        """Take pictures for those of a site, and find its levels, if the run had such."""
+        """Measure the levels of pictures as those of one site, if the run had levels of sites."""
         if self.measures:
             levels = measured_levels(pictures, names, self.pixel_format)
             self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
@@ -63,11 +63,7 @@ class Fitting:
         return decoded.images
 
     def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:
-        """Decode pictures to the model's size and mode, without those that cannot be read.
-
-        Raises:
-            DataError: If the model takes no pictures.
-        """
+        """Decode pictures to the model's size and mode, without those that cannot be read."""
         if not self.images:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
         if self.measures:
@@ -114,7 +110,7 @@ class Fitting:
 
     @property
     def _form(self) -> PixelFormat:
-        """How pictures come to the model's mode; a default fit is no fault of theirs."""
+        """How pictures come to the model's mode; a default fit needs no warning."""
         return replace(
             self.pixel_format, mode=self.mode or "all", fit=self.pixel_format.fit or "squash"
         )
@@ -161,7 +157,7 @@ class Fitting:
         return np.ascontiguousarray(images)
 
     def _eight_bits(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """Images of other numbers as the run took its own."""
+        """Convert images of other dtypes to 8 bits as the run did."""
         try:
             return as_samples(array, name, self.pixel_format.levels)
         except DataError as error:
@@ -171,7 +167,7 @@ class Fitting:
 
 
 def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run brought its pictures into form, as keys of `Fitting`.
+    """Return how a run prepared its pictures, as keys of `Fitting`.
 
     Args:
         data: The section `data` of its stored config; of node-local data the section of their

@@ -20,7 +20,7 @@ from coterie.errors import DataError
 
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")
-"""Names of folders that hold a half of a data set; of several test halves the first counts."""
+"""Names of folders of test samples; the first that exists counts."""
 
 _logger = logging.getLogger(__name__)
 
@@ -50,14 +50,14 @@ class ClassFolders(CustomData["ClassFolders.Config"]):
         """Config of a folder per class."""
 
         classes: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
-        """Folders to take, the others are left out, such as some of ImageNet's; by default all."""
+        """Folders to take, such as some of ImageNet's; by default all."""
 
     def has_test(self) -> bool:
-        """Whether there are folders of both halves."""
+        """Return whether there are folders of a training and a test set."""
         return "test" in self._halves
 
     def open_half(self, half: Half) -> Source:
-        """Find the pictures of a half, class by class."""
+        """Find the pictures of the training or test set, class by class."""
         classes = list(self._classes("train"))
         found = self._classes(half)
         new = [name for name in found if name not in classes]
@@ -75,7 +75,7 @@ class ClassFolders(CustomData["ClassFolders.Config"]):
         return replace(source, labels=labels.astype(np.int64), classes=tuple(classes))
 
     def _classes(self, half: Half) -> dict[str, list[Path]]:
-        """Return the folders of a half's classes, or of those that are wanted."""
+        """Return the folders of the classes, or of those that are wanted."""
         found, wanted = subfolders(self._folder(half), "classes"), self.config.classes
         if wanted is None:
             return found
@@ -92,7 +92,7 @@ class ClassFolders(CustomData["ClassFolders.Config"]):
 
     @cached_property
     def _halves(self) -> Mapping[Half, Path]:
-        """The folders of the halves; empty if the folders are classes."""
+        """The folders of training and test set; empty if the folders are classes."""
         if not self.path.is_dir():
             return {}
         folders = {path.name.lower(): path for path in _visible(self.path)}
@@ -159,13 +159,13 @@ class ClientFolders(CustomData[PicturesConfig]):
 
 
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
-    """Source of picture files, without labels."""
+    """Return a source of picture files, without labels."""
     names = [spelled(str(path)) for path in paths]
     return source_from_pictures(paths, names, config.pixel_format)
 
 
 def subfolders(folder: Path, what: str) -> dict[str, list[Path]]:
-    """List the visible folders in a folder, by name and sorted, without those of the system.
+    """Return the visible folders in a folder, by name and sorted, without the system's.
 
     Args:
         folder: The parent folder.
@@ -195,7 +195,7 @@ def _find(search: PictureSearch, folders: Iterable[Path]) -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Return the folders in a folder, but hidden ones and those of the system, sorted."""
+    """Return the visible folders in a folder, sorted, without the system's."""
     return [
         path
         for path in sorted(folder.iterdir())
@@ -204,14 +204,10 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _refuse_halves(names: Iterable[str], where: str, what: str, remedy: str) -> None:
-    """Refuse folders that are halves of a data set where other things are expected.
-
-    Raises:
-        DataError: If all are, and a training half is among them.
-    """
+    """Refuse folders named as training and test sets where other folders are expected."""
     given = {name.lower() for name in names}
     if given & set(_TRAIN) and given & set(_TEST) and given <= {*_TRAIN, *_TEST}:
         raise DataError(
-            f"{where} hold {' and '.join(sorted(given))}, which are halves of a data set and no "
+            f"{where} hold {' and '.join(sorted(given))}, which are parts of a data set, not "
             f"{what}; {remedy}."
         )

@@ -1,10 +1,10 @@
-"""How much memory this process may still take: the machine's, or its container's limit."""
+"""The memory that this process may still take, of the machine or its container's limit."""
 
 import os
 from pathlib import Path
 
 _KEPT = 0.1
-"""Share of it that is left to everything else."""
+"""Share of the memory that is left to other processes."""
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -17,7 +17,7 @@ _LIMITS = (
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take; of an unknown system all that it has."""
+    """Return the bytes that this process may still take; on unknown systems the whole memory."""
     free = [_available(), *(_left(limit, used) for limit, used in _LIMITS)]
     return int(min(bytes_ for bytes_ in free if bytes_ is not None) * (1 - _KEPT))
 
@@ -32,7 +32,7 @@ def _available() -> int:
 
 
 def _left(limit: Path, used: Path) -> int | None:
-    """Return what a limit leaves; files in the cache count as used, but make room."""
+    """Return what a limit leaves; cached files count as used, but can be dropped."""
     try:
         return max(0, int(limit.read_text(encoding="ascii")) - int(used.read_text("ascii")))
     except (OSError, ValueError):  # there is none, or "max"

@@ -1,4 +1,4 @@
-"""Levels of more than 8 bits, brought to 8 bits as a file or the user says.
+"""Converts levels of more than 8 bits to 8 bits, as the file or the user says.
 
 A level v of b stated bits becomes v·255/(2^b - 1), where Pillow would clip it at 255; decimal
 numbers in 0..1 become v·255; anything else needs `data.levels`.
@@ -79,7 +79,7 @@ def deep_levels(image: Image.Image, content: bytes, levels: Levels | None) -> tu
 
 
 def white_is_zero(image: Image.Image) -> bool:
-    """Whether a TIFF's levels count from white, which Pillow minds up to 8 bits only."""
+    """Return whether a TIFF's levels count from white, which Pillow handles up to 8 bits only."""
     return image.format == "TIFF" and tiff_tag(image, _TIFF_PHOTOMETRIC, 1) == _WHITE_IS_ZERO
 
 
@@ -95,7 +95,7 @@ def tiff_tag(image: Any, tag: int, default: int) -> int:
 
 
 def _stated_bits(image: Image.Image, content: bytes) -> int:
-    """Return the number of bits of a grey level, as the file states it: 9 to 16."""
+    """Return the number of bits of a grey level that the file states: 9 to 16."""
     stated = 16
     if image.format == "TIFF":
         stated = tiff_tag(image, _TIFF_BITS, 16)
@@ -105,7 +105,7 @@ def _stated_bits(image: Image.Image, content: bytes) -> int:
 
 
 def _unscaled(values: NDArray[np.integer], content: bytes) -> NDArray[np.integer]:
-    """Return a PGM's levels as they are in the file, which Pillow scales to 16 bits."""
+    """Return a PGM's levels as in the file, since Pillow scales them to 16 bits."""
     header = _PGM.match(content)
     largest = 65535 if header is None else int(header[1])
     found: NDArray[np.integer] = np.rint(values * (largest / 65535)).astype(np.int64)

@@ -33,7 +33,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
-        raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")
+        raise DataError(f"{path} is not an IDX file of unsigned bytes; fetch it again.")
     start = 4 + 4 * content[3]
     extents = content[4:start] if len(content) >= start else b""
     shape = tuple(int(extent) for extent in np.frombuffer(extents, dtype=">u4"))
@@ -45,7 +45,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def _unzipped(path: Path) -> bytes:
-    """Return the content of a gzipped file, if it does not grow too much."""
+    """Return the content of a gzipped file, unless it grows too much."""
     packed = path.stat().st_size
     with gzip.open(path) as file:
         content = file.read(most_from(packed) + 1)
@@ -57,7 +57,7 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
     """Reads <root>/<class name>/raw/<stem>-{images-idx3,labels-idx1}-ubyte[.gz]."""
 
     def stem(self, half: Half) -> str:
-        """Prefix of the names of a half's two files."""
+        """Return the prefix of the names of the training or test set's two files."""
         return {"train": "train", "test": "t10k"}[half]
 
     def open_half(self, half: Half) -> Source:
@@ -103,7 +103,7 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
         return [self._folder() / name, self._folder() / f"{name}.gz"]
 
     def complete(self) -> bool:
-        """Whether both halves' images and labels are there."""
+        """Return whether images and labels of training and test set are there."""
         names = [
             f"{self.stem(half)}-{kind}-ubyte"
             for half in HALVES

@@ -1,4 +1,4 @@
-"""Many pictures, decoded in threads; `decoding` says what happens to each."""
+"""Decodes many pictures in threads; `decoding` handles each picture."""
 
 import logging
 import os
@@ -30,14 +30,14 @@ _CHUNK = 64
 _NAMED = 20
 """Unreadable pictures that an error names."""
 _OTHER_SHAPE = 1.05
-"""From this ratio of two aspect ratios on, shapes count as different."""
+"""Ratio of two aspect ratios from which shapes count as different."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Tally:
-    """Counts of what happened to pictures.
+    """Counts of conversions of pictures.
 
     Attributes:
         count: All pictures that could be read.
@@ -91,7 +91,7 @@ class Tally:
         self.plain += other.plain
 
     def warn(self, pixel_format: PixelFormat) -> None:
-        """Warn once of each kind of change that the user may not expect."""
+        """Warn once about each kind of change that the user may not expect."""
         if self.converted.total():
             modes = ", ".join(f"{n} from {name}" for name, n in self.converted.most_common())
             _logger.warning(
@@ -107,7 +107,7 @@ class Tally:
         if self.reshaped and pixel_format.fit is None:
             _logger.warning(
                 "%d of %d pictures have another shape than data.size and are squashed; set "
-                "data.fit=crop or letterbox to keep their proportions, or squash to agree.",
+                "data.fit=crop or letterbox to keep their proportions, or squash to accept this.",
                 *(self.reshaped, self.count),
             )
         if self.dark:
@@ -130,9 +130,8 @@ class Tally:
         if len(self.grounds) < 2:
             return f"; transparent pixels become {next(iter(self.grounds), 'black')}"
         return (
-            f"; transparent pixels become white in the {self.grounds['white']} that are "
-            "transparent for the most part, and black in others: data.background=white or black "
-            "makes them alike"
+            f"; transparent pixels become white in the {self.grounds['white']} that are mostly "
+            "transparent, and black in others: data.background=white or black makes them alike"
         )
 
 
@@ -185,11 +184,7 @@ def decode_images(
 
 
 def _room(count: int, like: NDArray[np.uint8], pixel_format: PixelFormat) -> NDArray[np.uint8]:
-    """Room for pictures of one form.
-
-    Raises:
-        DataError: If they take more memory than this machine has free.
-    """
+    """Allocate memory for pictures of one form."""
     needed, free = count * like.nbytes, free_memory()
     if needed <= free:
         return np.empty((count, *like.shape), dtype=np.uint8)
@@ -218,7 +213,7 @@ def _unlike(first: str, like: NDArray[np.uint8], other: str, pixels: NDArray[np.
 def look_through(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> tuple[dict[int, UnreadablePictureError], Tally]:
-    """Decode pictures in threads and keep none of them.
+    """Decode pictures in threads, without keeping them.
 
     Returns:
         Row to the picture that cannot be read, ascending; and what happens to the others.
@@ -229,7 +224,7 @@ def look_through(
 def read_images(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> NDArray[np.uint8]:
-    """Decode pictures that have to be readable, as uint8 (n, channels, height, width).
+    """Decode pictures of which none may be unreadable, as uint8 (n, channels, height, width).
 
     Raises:
         DataError: If a picture is missing, empty or corrupt, or sizes differ without
@@ -279,7 +274,7 @@ def tell_skipped(bad: Sequence[UnreadablePictureError], count: int) -> None:
 def _first_readable(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> tuple[int, NDArray[np.uint8]]:
-    """Return the first picture that can be read: its row, and its pixels; none of no size."""
+    """Return the first readable picture: its row, and its pixels; empty if there is none."""
     for row, (picture, name) in enumerate(zip(pictures, names, strict=True)):
         try:
             return row, decode(picture, name, pixel_format).pixels

@@ -1,4 +1,4 @@
-"""Imports a data set into shards; every picture is decoded once, to see that it can be."""
+"""Imports a data set into shards, and decodes every picture once to check it."""
 
 import io
 import logging
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Imported:
-    """What an import found.
+    """The result of an import.
 
     Attributes:
         modes: Pillow's name of a picture's mode to the number of pictures that have it.
@@ -44,7 +44,7 @@ class Imported:
 
 
 def import_data(data: DataSet[Any], out: Path, *, shard_bytes: int) -> dict[str, Imported]:
-    """Write a data set's halves as shards: into `out`, or into `out/train` and `out/test`.
+    """Write a data set as shards into `out`, or into `out/train` and `out/test`.
 
     Pictures that cannot be read are treated as the data set's `on_error` says, and listed in
     `out/skipped.csv` if they are left out.
@@ -107,7 +107,7 @@ def _import_half(
 
 
 def _rows(source: Source, found: Imported) -> Iterator[Row]:
-    """Pictures as they are encoded, vectors as they are, and images that come as arrays as PNG."""
+    """Yield encoded pictures, vectors, and image arrays as PNG."""
     for looked in look_at(source):
         if looked.error is not None:
             found.bad.append(looked.error)
@@ -133,8 +133,8 @@ def _encoded(looked: Looked) -> bytes | NDArray[np.float32]:
 
 
 def _discard(folder: Path) -> None:
-    """Take away what an import that is refused has written."""
+    """Delete what a refused import has written."""
     for path in (*folder.glob("shard-*.arrow"), folder / INDEX):
         path.unlink(missing_ok=True)
-    if folder.is_dir() and isinstance(folder, Path):  # stores have no empty folders
+    if folder.is_dir() and isinstance(folder, Path):  # object stores have no empty folders
         folder.rmdir()

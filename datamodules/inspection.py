@@ -1,4 +1,4 @@
-"""Looks at every sample of a source once: whether it can be read, its size, mode and content."""
+"""Reads every sample of a source once: whether it is readable, its size, mode and content."""
 
 import os
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ from coterie.datamodules.image_files import Tally
 from coterie.datamodules.source import Source
 
 BLOCK = 256
-"""Samples looked at in one go."""
+"""Samples in memory at a time."""
 SQUARE = PixelFormat(mode="RGB", size=1)
-"""A form that tells which pictures are not square."""
+"""A pixel format that shows which pictures are not square."""
 
 
 class Looked(NamedTuple):
-    """A sample that was looked at.
+    """What was found of one sample.
 
     Attributes:
         row: Its row of the source.
@@ -50,7 +50,7 @@ class Looked(NamedTuple):
     error: UnreadablePictureError | None = None
 
     def digest(self) -> bytes:
-        """Return a digest of the content as it is stored."""
+        """Return a digest of the stored content."""
         sample = self.sample
         return sha256(sample if isinstance(sample, bytes) else sample.tobytes()).digest()
 

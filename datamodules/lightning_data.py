@@ -26,7 +26,7 @@ _KEYS = ("label", "labels", "target", "targets", "class", "y")
 
 
 class LightningData:
-    """A user's data as the engine's."""
+    """A user's torch data in the engine's form."""
 
     class Config(Component):
         """Where the data comes from."""
@@ -38,9 +38,9 @@ class LightningData:
         is_object: bool = False
         """Whether the data was given as objects, in a Python program."""
         loader_batch_size: PositiveInt | None = None
-        """Samples a batch of a Dataset that comes without a loader; by default 32."""
+        """Batch size of a Dataset that comes without a loader; by default 32."""
         read_labels: bool = False
-        """Whether to read every sample for its class, where the data set does not list them."""
+        """Whether to read every sample to get its class, if the data set does not list classes."""
 
         _object: Any = PrivateAttr(default=None)
 
@@ -52,7 +52,7 @@ class LightningData:
         self.config = config
 
     def arrays(self) -> DataArrays:
-        """Open the data; nothing is read but its length and its classes."""
+        """Open the data, of which only length and classes are read."""
         config, rebuild = self.config, None
         given = config._object
         if given is None:
@@ -121,7 +121,7 @@ def _open(data: Any, batch_size: int | None) -> Source:
     _check_length(data)
     if not hasattr(data, "__getitem__"):
         raise DataError(
-            f"data: {type(data).__name__} is no data; give a LightningDataModule, a DataLoader or "
+            f"data: {type(data).__name__} is not data; give a LightningDataModule, a DataLoader or "
             "a Dataset."
         )
     return Source(loader=DataLoader(data, batch_size=batch_size or 32, shuffle=True))
@@ -145,7 +145,7 @@ def _open_module(data: Any) -> Source:
 
 
 def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
-    """Return the loaders of a hook, after `setup(stage)`; None where the data module has none."""
+    """Return the loaders of a hook, after `setup(stage)`; None if the data module has none."""
     base = own_base(data, "LightningDataModule")
     if getattr(type(data), hook) is getattr(base, hook) and hook not in vars(data):
         return None
@@ -153,13 +153,13 @@ def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
         data.setup(stage)
     try:
         found = getattr(data, hook)()
-    except DataError:  # as Coterie's own data sets say that they hold nothing out
+    except DataError:  # Coterie's own data sets raise it if they hold nothing out
         return None
     return None if found is None or (isinstance(found, list) and not found) else found
 
 
 def _checked(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return the loader, of a data set with rows.
+    """Return the loader if its data set has rows.
 
     One that samples from a list of rows has these only.
     """
@@ -184,7 +184,7 @@ def _check_length(data: Any) -> None:
 
 
 def _labels(data: Any, *, read: bool) -> NDArray[Any] | None:
-    """Each sample's class as the data set lists it, else read if asked to; None if unknown."""
+    """Return each sample's class as the data set lists it, or read if asked to; None if unknown."""
     if isinstance(data, Subset):
         inner = _labels(data.dataset, read=False)
         if inner is not None:
@@ -207,7 +207,7 @@ def _labels(data: Any, *, read: bool) -> NDArray[Any] | None:
 
 
 def _column(values: Any, count: int) -> NDArray[Any] | None:
-    """Integers or texts (n,), or None if the values are something else."""
+    """Return integers or texts (n,); None if the values are something else."""
     if values is None or callable(values) or isinstance(values, str | bytes):
         return None
     try:
@@ -219,7 +219,7 @@ def _column(values: Any, count: int) -> NDArray[Any] | None:
 
 
 def _class_in(sample: Any) -> Any:
-    """Return the class in a sample: of a mapping by its usual names, of a tuple the second part."""
+    """Return a sample's class: a mapping's value under a usual name, or a tuple's second part."""
     if isinstance(sample, Mapping):
         found = next((sample[key] for key in _KEYS if key in sample), None)
     else:
@@ -233,7 +233,7 @@ def _class_in(sample: Any) -> Any:
 def _numbered(
     every: Sequence[NDArray[Any] | None],
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Enumerate the classes of all data sets by the rank of their values."""
+    """Enumerate the classes of all data sets by the order of their values."""
     known = [labels for labels in every if labels is not None]
     if not known or len(known) < len(every):
         return None, ()

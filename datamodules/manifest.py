@@ -29,10 +29,10 @@ from coterie.errors import DataError
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*|,0)?")
-"""A whole number without zeros in front."""
+"""A whole number without leading zeros."""
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)([.,]\d*)?([eE][-+]?\d+)?")
 _GAPS = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
-"""What programs write for a missing number; a class of other texts may be called so."""
+"""Texts that programs write for a missing number; a class of other texts may have such a name."""
 _WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""
@@ -45,7 +45,7 @@ class _DataFile(TypedDict):
 
 
 class _Description(TypedDict, total=False):
-    """What is read of those files."""
+    """The metadata that are read from those files."""
 
     splits: list[str]
     _data_files: list[_DataFile]
@@ -69,12 +69,12 @@ class Manifest(CustomData["Manifest.Config"]):
         picture_column: str = Field(default="path", min_length=1)
         """Column of paths, bytes or vectors."""
         label_column: str | None = None
-        """Column of labels, text or integers, empty or -1 where unknown; by default none."""
+        """Column of labels, text or integers, empty or -1 if unknown; by default none."""
         client_column: str | None = None
         """Column of clients, for `partition=by_client`; by default none."""
 
     def has_test(self) -> bool:
-        """Whether it is a folder with the splits `train` and `test`."""
+        """Return whether it is a folder with the splits `train` and `test`."""
         return all((self.path / half / _STATE).is_file() for half in ("train", "test"))
 
     def open_half(self, half: Half) -> Source:
@@ -159,7 +159,7 @@ class Manifest(CustomData["Manifest.Config"]):
         folder = self.path.parent
         try:
             paths = [_beside(folder, value) for value in values]
-        except ValueError as error:  # a URL in a table at a URL
+        except ValueError as error:  # the table lies at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
         shown = [spelled(str(path)) for path in paths]
         return source_from_pictures(paths, shown, config.pixel_format)
@@ -169,7 +169,7 @@ class Manifest(CustomData["Manifest.Config"]):
 
 
 def _as_numbers(values: list[Any]) -> list[Any]:
-    """Cells of CSV as integers, where all are such, with .0 as pandas writes them beside a gap.
+    """Return cells of CSV as integers if all are, with .0 as pandas writes them beside a gap.
 
     Text stays text where one of them has zeros in front, which are a name's.
     """
@@ -178,13 +178,13 @@ def _as_numbers(values: list[Any]) -> list[Any]:
     given = [cell for cell in cells if cell]
     if given and all(map(_WHOLE.fullmatch, given)):
         return [int(re.split("[.,]", cell)[0]) if cell else None for cell in cells]
-    if given and all(map(_DECIMAL.fullmatch, given)):  # measurements, which no class is
+    if given and all(map(_DECIMAL.fullmatch, given)):  # fractions are measurements, not classes
         return [float(cell.replace(",", ".")) if cell else None for cell in cells]
     return values
 
 
 def _beside(folder: Any, value: str) -> Any:
-    """Return the file that a table names, also with a Windows path or accents of another form."""
+    """Return the file that a table names, also by a Windows path or differently stored accents."""
     path = folder / value
     if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
         return path
@@ -197,12 +197,7 @@ def _beside(folder: Any, value: str) -> Any:
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """Return the files of a table.
-
-    Raises:
-        FileNotFoundError: If there are none.
-        ValueError: If it is neither a file nor a folder of a known kind.
-    """
+    """Return the files of a table."""
     if path.suffix.lower() in _WORKBOOKS:
         raise ValueError("it is a workbook; save its sheet as CSV")
     if path.is_file():
@@ -210,7 +205,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not path.exists():
         raise FileNotFoundError(path)
     if not path.is_dir():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if (path / _SPLITS).is_file():
         splits = _description(path / _SPLITS).get("splits", [])
         raise ValueError(f"it has the splits {', '.join(splits)}; name the folder of one")
@@ -225,16 +220,12 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not found:
         raise ValueError("it is a folder without .parquet files")
     if other := [file.name for file in found if not file.is_file()]:
-        raise ValueError(f"{other[0]} is missing or no regular file")
+        raise ValueError(f"{other[0]} is missing or not a regular file")
     return tuple(found)
 
 
 def _description(path: Path) -> _Description:
-    """Read a file of Hugging Face `datasets`, of a size that it writes.
-
-    Raises:
-        ValueError: If it is no such file.
-    """
+    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write."""
     with open_regular(path) if isinstance(path, Path) else path.open("rb") as file:
         content = file.read(_LONGEST)
     try:
@@ -264,7 +255,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _vectors(table: StoredTable, column: str, name: str) -> Source:
-    """Source of lists of numbers, read row by row."""
+    """Return a source of lists of numbers, read row by row."""
 
     def vector(row: int) -> Any:
         cell = table.cell(column, row)

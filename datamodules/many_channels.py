@@ -1,4 +1,4 @@
-"""TIFFs that Pillow does not read, or reads with 8 bits only: many channels, or deep ones."""
+"""Reads TIFFs of many or deep channels, which Pillow cannot read or reduces to 8 bits."""
 
 from io import BytesIO
 from typing import Any
@@ -12,7 +12,7 @@ _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def is_tiff(content: bytes) -> bool:
-    """Whether a file begins as a TIFF or BigTIFF."""
+    """Return whether a file begins as a TIFF or BigTIFF."""
     return content.startswith(_STARTS)
 
 
@@ -24,7 +24,7 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
 
     Raises:
         UnfitPictureError: If tifffile is not installed, there are several pages and none is chosen,
-            or the page is no picture or too large.
+            or the page is not a picture or too large.
         ValueError: If it is damaged, or compressed in a way that needs imagecodecs.
     """
     try:

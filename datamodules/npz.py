@@ -30,7 +30,7 @@ from coterie.errors import DataError, reason
 
 _USUAL_CHANNELS = (1, 3)
 _ONE = "samples"
-"""What the array of an .npy file is called."""
+"""The name of the array of an .npy file."""
 _BLOCK = 2**20
 DAMAGE = (
     EOFError,
@@ -48,7 +48,7 @@ DAMAGE = (
 )
 """What zipfile and NumPy raise for damaged files; NumPy parses headers as Python's literals."""
 _ZIP_LENGTHS = 26
-"""Where a zip member's own header has the lengths of what follows it."""
+"""Where a zip member's own header has the lengths of the fields after it."""
 _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
 """Default names of arrays."""
 
@@ -80,11 +80,11 @@ class NPZ(CustomData["NPZ.Config"]):
         """Array of their labels; by default none."""
 
     def has_test(self) -> bool:
-        """Whether the config names an array of held-out samples."""
+        """Return whether the config names an array of held-out samples."""
         return self.config.test_samples is not None
 
     def open_half(self, half: Half) -> Source:
-        """Read a half's arrays."""
+        """Read the arrays of the training or test set."""
         train = half == "train"
         source = self._samples("samples" if train else "test_samples")
         values, name = self._values("labels")
@@ -143,7 +143,7 @@ class NPZ(CustomData["NPZ.Config"]):
         return values, name
 
     def _find(self, key: str) -> str | None:
-        """Name of a key's array: from the config, else the first default name that exists."""
+        """Return the array's name: from the config, or else the first default name that exists."""
         given: str | None = getattr(self.config, key)
         names = self._names()
         if given is not None and given not in names:
@@ -209,7 +209,7 @@ def _mapped(path: Path, name: str) -> NDArray[Any]:
                 raise ValueError(f"its array of shape {shape} is cut short")
             with np.load(path, allow_pickle=False) as file:
                 return np.asarray(file[name])
-        with archive.open(entry) as member:  # reading it to its end checks it
+        with archive.open(entry) as member:  # reading to the end checks the checksum
             while member.read(_BLOCK):
                 pass
     with path.open("rb") as file:
@@ -222,7 +222,7 @@ def _mapped(path: Path, name: str) -> NDArray[Any]:
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any]]:
-    """Read shape, order and dtype of an array in NumPy's format; the file is then at its values.
+    """Read shape, order and dtype from an array's header, and leave the file at its values.
 
     Raises:
         ValueError: If it holds Python objects, or is no such array.
@@ -272,7 +272,7 @@ def as_samples(
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """Return the axis of channels, 0 if there is none; None if it cannot be told."""
+    """Return the axis of channels, 0 if there is none; None if it is ambiguous."""
     if len(shape) == 3:
         return 0
     before, height, width = shape[1:]
@@ -286,7 +286,7 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
 
 
 def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]:
-    """Images of other numbers in 8 bits; integers need levels, since nothing states their bits."""
+    """Convert images of other dtypes to 8 bits; integers need levels, as their bits are unknown."""
     if levels is None and array.dtype.kind in "iu" and array.size:
         low, high = array.min(), array.max()
         raise UnfitPictureError(
@@ -297,7 +297,7 @@ def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]
 
 
 def _check_range(array: NDArray[Any], name: str, levels: Levels | None) -> None:
-    """Look through images that are not of 8 bits, so that numbers out of range are told at once."""
+    """Check the range of images that are not of 8 bits before they are used."""
     if array.ndim < 3 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
         return
     if levels is not None or not array.size:

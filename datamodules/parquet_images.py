@@ -23,7 +23,7 @@ _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
 
 
 def find_parquet(folder: Path, half: Half) -> list[Path]:
-    """Find the files of one half in `folder` or in one folder below it, in order; may be empty.
+    """Find the files of training or test set in `folder` or one folder below, in order.
 
     Raises:
         DataError: If two folders below hold such files, or shards are missing.
@@ -47,7 +47,7 @@ def find_parquet(folder: Path, half: Half) -> list[Path]:
 
 
 def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
-    """Open the files of one half; pictures are decoded on demand.
+    """Open the files of the training or test set; pictures are decoded on demand.
 
     Args:
         files: The half's files, in order.

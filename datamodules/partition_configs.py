@@ -49,7 +49,7 @@ class IID(_Clients):
     """Random parts whose sizes differ by at most one."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.iid`."""
+        """Return each client's rows; see `partitions.iid`."""
         return partitions.iid(len(data.samples), self.clients, seed)
 
 
@@ -57,7 +57,7 @@ class ClassBlocks(_Clients):
     """Disjoint blocks of C/K consecutive classes (FedMCC's non-IID setting)."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.class_blocks`. The seed has no effect."""
+        """Return each client's rows; see `partitions.class_blocks`. The seed has no effect."""
         return partitions.class_blocks(self._labels(data), self.clients)
 
 
@@ -68,7 +68,7 @@ class PMixture(_Clients):
     """0 is IID, 1 is one class per client."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.p_mixture`."""
+        """Return each client's rows; see `partitions.p_mixture`."""
         return partitions.p_mixture(self._labels(data), self.clients, self.p, seed)
 
 
@@ -82,11 +82,11 @@ class Dirichlet(_Clients):
     """Whether clients have equal sizes (±1)."""
 
     min_samples: int = Field(default=2, ge=0)
-    """Minimum number of samples per client; proportions are redrawn, within bounds, until it holds.
-    Training skips batches of one sample, hence two."""
+    """Minimum number of samples per client; proportions are drawn again, a limited number of times,
+    until it is reached. The default is 2 because training skips batches of one sample."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `dirichlet.dirichlet`."""
+        """Return each client's rows; see `dirichlet.dirichlet`."""
         return dirichlet(
             self._labels(data),
             self.clients,
@@ -104,7 +104,7 @@ class KClasses(_Clients):
     """Classes per client."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.k_classes`."""
+        """Return each client's rows; see `partitions.k_classes`."""
         return partitions.k_classes(self._labels(data), self.clients, self.k, seed)
 
 
@@ -118,15 +118,15 @@ class Grouped(_Clients):
     """Numbers of samples of a group's classes, assigned to the classes at random per client."""
 
     shared: bool = False
-    """Whether clients may have samples in common: each draws from the whole data, as CP-CFL's
-    clients do where a class has too few for all of them (STL-10)."""
+    """Whether clients may share samples: each draws from the whole data, as CP-CFL's clients do if
+    a class has too few samples for all (STL-10)."""
 
     merge: Literal["none", "groups", "all"] = "none"
     """`groups` merges the clients of each group, `all` merges all clients: the same samples, for
     centralised references."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows, merged if configured; see `partitions.grouped`."""
+        """Return each client's rows, merged if configured; see `partitions.grouped`."""
         known = self._labels(data)
         parts = partitions.grouped(
             known, self.clients, self.groups, self.counts, seed, shared=self.shared
@@ -136,7 +136,7 @@ class Grouped(_Clients):
         return partitions.merged(parts, self._members() if self.merge == "groups" else None)
 
     def membership(self) -> Indices:
-        """Each client's true group (clients,), to evaluate a clustering of clients."""
+        """Return each client's true group (clients,), to evaluate a clustering of clients."""
         if self.merge == "all":
             return np.zeros(1, np.int64)
         return self._members() if self.merge == "none" else np.arange(len(self.groups))
@@ -149,11 +149,11 @@ class ByClient(PartitionConfig):
     """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
     smallest: PositiveInt = 1
-    """Clients with fewer samples are joined to one, together with the next smallest if need be: as
-    if their owners had put their samples in one place."""
+    """Clients with fewer samples are merged into one client, with the next smallest if needed, as
+    if their owners had pooled their samples."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows, in the order of `owner_names`. The seed has no effect.
+        """Return each client's rows, in the order of `owner_names`. The seed has no effect.
 
         Raises:
             DataError: If the data names no clients, or one has no sample.
@@ -180,8 +180,8 @@ class FromFile(PartitionConfig):
     path: str = Field(min_length=1)
     """The file partition.parquet."""
     digest: str | None = None
-    """SHA-256 of the file, computed if not given; a given one must match, so that a run is resumed
-    with the split it began with."""
+    """SHA-256 of the file, computed if not given; a given value must match, so that a run is
+    resumed with the split that it began with."""
 
     @model_validator(mode="before")
     @classmethod
@@ -190,7 +190,7 @@ class FromFile(PartitionConfig):
         return with_digest(given, file="path", digest="digest", section="partition")
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
+        """Return each client's rows; see `partition_files.read_partition`. The seed is ignored."""
         return read_partition(given_path("partition.path", self.path), data)
 
 

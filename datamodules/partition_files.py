@@ -1,4 +1,4 @@
-"""Splits in a file, for other runs and tools with the same clients.
+"""Reads and writes a split as a file, for other runs and tools with the same clients.
 
 A parquet file with the columns `sample` (int64, row of the data set) and `client` (int32), and a
 row per held sample. Its metadata identify the data set: name, number of samples, digest of labels.

@@ -46,14 +46,14 @@ def class_blocks(labels: Labels, clients: int) -> list[Indices]:
     """Give client k all samples of the k-th block of C/K consecutive classes, without randomness.
 
     Raises:
-        DataError: If the number of classes is no multiple of the number of clients.
+        DataError: If the number of classes is not a multiple of the number of clients.
     """
     classes = np.unique(labels)
     if len(classes) % clients or not len(classes):
         divisors = [k for k in range(1, len(classes) + 1) if len(classes) % k == 0]
         raise DataError(
-            f"clients={clients}: class_blocks cannot deal out {len(classes)} classes evenly to so "
-            f"many; set partition.clients to one of {', '.join(map(str, divisors))}."
+            f"clients={clients}: class_blocks cannot deal out {len(classes)} classes evenly; set "
+            f"partition.clients to one of {', '.join(map(str, divisors))}."
         )
     return [np.flatnonzero(np.isin(labels, block)) for block in np.split(classes, clients)]
 
@@ -186,7 +186,7 @@ def grouped(
 
 
 def with_small_joined(parts: Sequence[Indices], smallest: int) -> list[Indices]:
-    """Join the clients with fewer rows than `smallest` to one, which comes last.
+    """Merge the clients with fewer rows than `smallest` into one, which comes last.
 
     If it has fewer itself, the smallest of the others, the first of several, joins it too.
     """
@@ -220,7 +220,7 @@ def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -
 
 
 def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
-    """Each client's group (clients,): consecutive blocks whose lengths differ by at most one.
+    """Return each client's group (clients,): consecutive, of lengths that differ by at most one.
 
     Raises:
         DataError: If there are fewer clients than groups.

@@ -1,4 +1,4 @@
-"""Opening one picture: its format, size, frames, and how it was held.
+"""Opens one picture, and reads its format, size, frames and orientation.
 
 Formats are Pillow's, but only those listed here are tried, and how large a picture may be is the
 caller's choice rather than a setting of the whole process. A picture stands as its EXIF orientation
@@ -18,12 +18,12 @@ from coterie.errors import DataError
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "AVIF")
 """Pillow's names of the formats that are read; HEIC comes from pillow-heif."""
 MAX_PIXELS = 200_000_000
-"""Pixels of a picture, at most, by default: more than any camera has."""
+"""Default limit on a picture's pixels, above that of any camera."""
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp"),
     *(".tif", ".tiff", ".webp", ".gif", ".avif", ".heic", ".heif"),
 )
-"""Extensions of pictures that are no DICOM."""
+"""Extensions of pictures that are not DICOM."""
 
 _ORIENTATION, _UPRIGHT = 0x0112, 1
 _PREFIX = 16
@@ -37,17 +37,16 @@ _TURNS: dict[int, tuple[int, bool]] = {
     7: (1, True),
     8: (1, False),
 }
-"""EXIF's orientation to quarter turns against the clock, then whether left and right change
-places."""
+"""Quarter turns against the clock, and whether left and right are swapped, by EXIF orientation."""
 _ONE_SHOT = frozenset({"MPO"})
-"""Formats whose further frames belong to the first, such as a phone's map of brightness."""
+"""Formats whose further frames belong to the first, such as a phone's brightness map."""
 
 # Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class UnfitPictureError(ValueError):
-    """A picture that is whole, but cannot be taken as it is.
+    """A picture that is intact, but cannot be used as it is.
 
     Attributes:
         what: What it is, to follow its name: "is of 3 frames".
@@ -74,12 +73,17 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
             continue
         try:
             image = factory(BytesIO(content), "")
-        except (SyntaxError, IndexError, TypeError, KeyError):  # as Pillow passes over formats
+        except (
+            SyntaxError,
+            IndexError,
+            TypeError,
+            KeyError,
+        ):  # so does Pillow, for formats that do not fit
             continue
         width, height = image.size
         check_pixels(width * height, max_pixels)
         return image
-    raise UnidentifiedImageError("it is of no known format")
+    raise UnidentifiedImageError("its format is unknown")
 
 
 def check_pixels(pixels: int, most: int) -> None:
@@ -92,7 +96,7 @@ def check_pixels(pixels: int, most: int) -> None:
 
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
-    """Return the number of the frame to take.
+    """Return the number of the frame to use.
 
     Raises:
         UnfitPictureError: If there are several and none is asked for, or too few.
@@ -112,7 +116,7 @@ def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int
 
 
 def orientation(image: Image.Image) -> int:
-    """EXIF's orientation of a picture, 1..8; 1 if there is none, or it is damaged."""
+    """Return a picture's EXIF orientation, 1..8; 1 if there is none, or it is damaged."""
     try:
         found = image.getexif().get(_ORIENTATION, _UPRIGHT)
     except Exception:  # noqa: BLE001 - damaged EXIF raises of all kinds, and the picture is whole
@@ -121,7 +125,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
-    """Pixels (height, width, …) as they stand upright, from the EXIF orientation they were held."""
+    """Return pixels (height, width, …) turned upright by the EXIF orientation."""
     if held == _UPRIGHT:
         return pixels
     quarters, mirrored = _TURNS[held]
@@ -130,7 +134,7 @@ def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
 
 
 def _heif(prefix: bytes) -> tuple[str, ...]:
-    """Pillow's name of HEIC, if a file begins as one; the format is then registered."""
+    """Return Pillow's name of HEIC if a file begins as one, and register the format."""
     if prefix[4:8] != b"ftyp" or prefix[8:12] not in _HEIF_BRANDS:
         return ()
     if "HEIF" not in Image.OPEN:

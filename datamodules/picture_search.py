@@ -1,4 +1,4 @@
-"""Finds the pictures in folders: regular files, once each, however folders are linked."""
+"""Finds the pictures in folders: regular files, once each, despite links between folders."""
 
 import logging
 import os
@@ -24,10 +24,10 @@ _LITTER = frozenset(
         *("network trash folder", "temporary items", "__pycache__"),
     }
 )
-"""Names of folders that systems and their services make, in small letters."""
+"""Names, in small letters, of folders that systems and their services make."""
 
 _MOST, _DEEPEST = 1_000_000, 64
-"""Folders that are entered, and the length of their paths, in folders."""
+"""The most folders that are entered, and the longest path in folders."""
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class PictureSearch:
         return found
 
     def pass_over(self, folder: Path) -> None:
-        """Count the visible files that lie in a folder beside its folders of pictures."""
+        """Count the visible files beside a folder's folders of pictures."""
         for entry in _entries(folder) if isinstance(folder, Path) else ():
             kind = _kind(entry)
             if kind != "folder":
@@ -82,7 +82,7 @@ class PictureSearch:
                 self.litter[entry.name] += 1
 
     def tell(self, folder: Path) -> None:
-        """Warn once about the files that were left out, if any, and once about folders."""
+        """Warn once about files that were left out, if any, and once about folders."""
         if self.litter:
             _logger.warning(
                 "%s: folders that systems make are passed over (%s).",
@@ -90,7 +90,7 @@ class PictureSearch:
             )
         if self.others:
             _logger.warning(
-                "%s: %d files are no pictures by their extension or place, and are left out (%s).",
+                "%s: %d files are not pictures by their extension or place, and are left out (%s).",
                 spelled(str(folder)),
                 self.others.total(),
                 _listed(self.others),
@@ -98,7 +98,7 @@ class PictureSearch:
 
 
 def is_litter(name: str) -> bool:
-    """Whether a folder of this name is made by a system, and not by a person."""
+    """Return whether a folder of this name is made by a system, and not by a person."""
     return name.lower() in _LITTER
 
 
@@ -114,7 +114,7 @@ def _walk(
         entered.add((status.st_dev, status.st_ino))
         if status.st_dev in system or len(entered) > _MOST or len(here.parts) > _DEEPEST:
             raise DataError(
-                f"{folder}: it leads to {here}, among folders of the system or without an end; "
+                f"{folder}: it leads to {here}, a folder of the system or an endless loop; "
                 "give a folder of pictures, or take the link out."
             )
         below = []

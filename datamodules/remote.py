@@ -14,12 +14,12 @@ from coterie.tracking.atomic import replacing
 
 CACHE_VARIABLE = "COTERIE_CACHE"
 STORES = ("s3", "gs", "gcs", "az", "abfs")
-"""The URLs that are opened: those of object stores, with the address and keys of the environment.
-Others of fsspec lead to any server, to files of this machine, or through one another."""
+"""URL schemes of object stores, whose address and keys come from the environment. Other schemes of
+fsspec lead to any server, to files of this machine, or through one another."""
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL other than a file's."""
+    """Return whether a path is a URL other than file://."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -27,7 +27,7 @@ def remote_path(url: str) -> Any:
     """Return a path at a URL, with the methods of `pathlib.Path`.
 
     Raises:
-        DataError: If it is no URL of an object store, or the store's package is not installed.
+        DataError: If it is not a URL of an object store, or the store's package is not installed.
     """
     if url.partition("://")[0] not in STORES or "::" in url:
         raise DataError(
@@ -49,7 +49,7 @@ def remote_path(url: str) -> Any:
 
 @contextmanager
 def writing(path: Any) -> Iterator[Path]:
-    """Give a temporary local path to write to; then it becomes `path`, whole or not at all."""
+    """Give a temporary local path to write to, which then becomes `path` whole or not at all."""
     if isinstance(path, Path):
         with replacing(path) as temporary:
             yield temporary

@@ -11,8 +11,8 @@ Size = int | tuple[int, int]
 """Height and width in pixels; one number for squares."""
 
 Fit = Literal["squash", "crop", "letterbox"]
-"""How an image of another shape comes to a size: its sides are scaled apart, what juts out is cut
-off evenly, or black bars fill the rest evenly."""
+"""How an image of another shape is brought to a size: stretched, cut evenly at the edges, or framed
+evenly by black bars."""
 
 _CHUNK = 4096
 """Images resized at a time, to limit the working memory."""
@@ -45,11 +45,7 @@ def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 
 def fit_images(images: NDArray[np.uint8], size: Size, fit: Fit) -> NDArray[np.uint8]:
-    """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does.
-
-    Returns:
-        uint8 (n, channels, *size).
-    """
+    """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does."""
     wanted = (size, size) if isinstance(size, int) else size
     height, width = images.shape[2:]
     if fit == "squash" or height * wanted[1] == width * wanted[0]:

@@ -30,7 +30,7 @@ _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 _NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
 _TEXT = frozenset({"string", "large_string", "string_view"})
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
-"""What Arrow raises for damaged bytes; a name that is no UTF-8 is a ValueError."""
+"""What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
@@ -44,11 +44,7 @@ class OpenTable:
 
 
 def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
-    """Open a parquet file.
-
-    Raises:
-        DataError: If it is not one.
-    """
+    """Open a parquet file."""
     try:
         file = pq.ParquetFile(path)
     except _CORRUPT as error:
@@ -58,11 +54,7 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
 
 
 def open_csv_table(path: Path) -> OpenTable:
-    """Open a CSV file with a header; types are inferred from its first megabyte.
-
-    Raises:
-        DataError: If it is not one.
-    """
+    """Open a CSV file with a header; types are inferred from its first megabyte."""
     try:
         reader = open_csv(path, (*_NAMES, *_FILES))
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -105,7 +97,7 @@ def table_batches(
 
 
 class _Columns(NamedTuple):
-    """Kind of the samples, and their columns."""
+    """The kind of the samples, and their columns."""
 
     kind: Literal["picture", "file", "list", "numbers"]
     names: list[str]
@@ -133,17 +125,17 @@ def _columns(path: Path, schema: Any) -> _Columns:
 
 
 def _is_no_feature(name: str) -> bool:
-    """Whether a column of numbers is none of the features, such as the index of pandas."""
+    """Return whether a column of numbers is not a feature, such as the index of pandas."""
     return name in _NO_FEATURES or is_index(name)
 
 
 def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:
-    """Warn of columns that a user may take for features: an index, dates, booleans, texts."""
+    """Warn about columns that look like features: an index, dates, booleans, texts."""
     known = {*numbers, *_NO_FEATURES}
     left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
     if left:
         _logger.warning(
-            "%s: columns that are an index or no numbers are no features, and are left out: %s.",
+            "%s: columns that are an index, or not numbers, are left out of the features: %s.",
             *(path, listed(left)),
         )
 
@@ -166,9 +158,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
         inside = pa.types.is_struct(given) and given.get_field_index("bytes") >= 0
         kind = _plain(given.field("bytes").type if inside else given)
         fits = str(kind) in _BYTES or pa.types.is_fixed_size_binary(kind)
-        wanted = (
-            "give pictures' bytes or a struct with a field bytes, or call a column of files path"
-        )
+        wanted = "give pictures' bytes, a struct with a field bytes, or name a column of paths path"
     else:
         return
     if not fits:
@@ -176,7 +166,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
 
 
 def _plain(kind: Any) -> Any:
-    """Value type of a dictionary-encoded column, else the type itself."""
+    """Return the value type of a dictionary-encoded column, or else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -215,7 +205,7 @@ def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:
 
 
 def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """Tables of exactly `size` rows except the last, since results depend on the batches."""
+    """Yield tables of exactly `size` rows except the last, since results depend on batches."""
     held: list[Any] = []
     try:
         for batch in batches:
@@ -241,5 +231,5 @@ def _is_number(kind: Any) -> bool:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Error for a file that its reader refuses, in one sentence."""
+    """Return a one-sentence error for a file that its reader refuses."""
     return DataError(f"{path}: it cannot be read ({reason(error)}); write it again.")

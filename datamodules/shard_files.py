@@ -1,4 +1,4 @@
-"""Shards: a data set as memory-mapped Arrow files of encoded pictures or vectors, with an index.
+"""Shards: a data set as memory-mapped Arrow files of pictures or vectors, with an index.
 
 A folder holds `index.json` and `shard-00000.arrow`, …, Arrow IPC files of one record batch each,
 with the columns `sample` (a picture's own bytes, or float32 features), `label` and `client` (int64,
@@ -40,7 +40,7 @@ class ShardEntry(Component):
     rows: PositiveInt
     """How many samples it holds."""
     digest: str
-    """SHA-256 of the file, by which a copy of it is known."""
+    """SHA-256 of the file, which identifies a copy of it."""
 
 
 class ShardIndex(Component):
@@ -51,9 +51,9 @@ class ShardIndex(Component):
     kind: Literal["pictures", "vectors"]
     """What the samples are."""
     shape: tuple[PositiveInt, ...] | None
-    """(height, width) where all pictures agree, (features,) of vectors; else null."""
+    """(height, width) if all pictures agree, (features,) of vectors; else null."""
     modes: Mapping[str, NonNegativeInt] = {}
-    """Pillow's name of a picture's mode to the number of pictures that have it."""
+    """The number of pictures of each mode, by Pillow's name of the mode."""
     oblong: NonNegativeInt = 0
     """The number of pictures that are not square."""
     dark: NonNegativeInt = 0
@@ -61,13 +61,13 @@ class ShardIndex(Component):
     classes: tuple[str, ...] = ()
     """The names of the classes; empty without labels."""
     clients: tuple[str, ...] = ()
-    """The names of the clients; empty where they are unknown."""
+    """The names of the clients; empty if unknown."""
     shards: Annotated[tuple[ShardEntry, ...], Field(min_length=1)]
     """The files, in order."""
 
 
 class Row(NamedTuple):
-    """One sample as it is stored.
+    """One sample in its stored form.
 
     Attributes:
         sample: A picture's bytes, or float32 features (features,).
@@ -113,14 +113,14 @@ def write_shard_files(
 
 
 def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
-    """Write one shard, whole or not at all, and give its entry for the index."""
+    """Write one complete shard or nothing, and return its entry for the index."""
     with writing(folder / shard_name(number)) as temporary:
         _write_batch(temporary, rows)
         return entry_of(temporary, number, len(rows))
 
 
 def entry_of(path: Path, number: int, rows: int) -> ShardEntry:
-    """Return the index's entry for a shard that lies at a path for now."""
+    """Return the index's entry for a shard that is at a temporary path."""
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     return ShardEntry(file=shard_name(number), rows=rows, digest=digest)
@@ -163,7 +163,7 @@ def _write_batch(path: Path, rows: Sequence[Row]) -> None:
 
 @dataclass
 class ShardFiles:
-    """A folder of shards, opened. Files are memory-mapped by the process that reads them.
+    """An opened folder of shards, whose files are memory-mapped by the process that reads them.
 
     Shards at a URL are fetched one by one when a row of theirs is asked for, and kept on disk.
     """
@@ -190,26 +190,18 @@ class ShardFiles:
         return cls(folder, index)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to other processes without what is mapped here."""
+        """Pickle without this process's memory maps."""
         return {"folder": self.folder, "index": self.index, "_open": {}}
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def pictures(self, rows: Indices) -> list[bytes]:
-        """Return the pictures of some rows, encoded as they were.
-
-        Raises:
-            DataError: If a shard is missing or damaged.
-        """
+        """Return the pictures of some rows, as encoded."""
         return [self._shard(shard)["sample"][place].as_py() for shard, place in self._places(rows)]
 
     def vectors(self, rows: Indices) -> NDArray[np.float32]:
-        """Return the vectors of some rows (m, features).
-
-        Raises:
-            DataError: If a shard is missing or damaged.
-        """
+        """Return the vectors of some rows (m, features)."""
         assert self.index.shape is not None  # vectors have one width
         found = np.empty((len(rows), *self.index.shape), np.float32)
         for at, (shard, place) in enumerate(self._places(rows)):
@@ -217,15 +209,11 @@ class ShardFiles:
         return found
 
     def names(self, rows: Indices) -> list[str]:
-        """Return what some rows are called."""
+        """Return the names of some rows."""
         return [self._shard(shard)["name"][place].as_py() for shard, place in self._places(rows)]
 
     def numbers(self, column: Literal["label", "client"]) -> NDArray[np.int64]:
-        """Return a column of numbers of all rows (n,).
-
-        Raises:
-            DataError: If a number is out of the range of its names.
-        """
+        """Return a column of numbers of all rows (n,)."""
         parts = [self._shard(n)[column].to_numpy() for n in range(len(self.index.shards))]
         found: NDArray[np.int64] = np.concatenate(parts)
         known = {"label": self.index.classes, "client": self.index.clients}[column]
@@ -237,7 +225,7 @@ class ShardFiles:
 
     @cached_property
     def _version(self) -> str:
-        """What tells these shards from others that were at the same URL."""
+        """A text that tells these shards from earlier ones at the same URL."""
         return sha256((self.folder / INDEX).read_bytes()).hexdigest()
 
     @cached_property
@@ -245,19 +233,19 @@ class ShardFiles:
         return list(accumulate(entry.rows for entry in self.index.shards))
 
     def _places(self, rows: Indices) -> Iterator[tuple[int, int]]:
-        """Shard and place in it of each row."""
+        """Return each row's shard and its place in the shard."""
         for row in rows.tolist():
             shard = bisect_right(self._ends, row)
             yield shard, row - (self._ends[shard - 1] if shard else 0)
 
     def _values(self, shard: int) -> NDArray[np.float32]:
-        """All vectors of a shard, a view of the file."""
+        """Return all vectors of a shard, as a view of the file."""
         flat = self._shard(shard)["sample"].flatten().to_numpy()
         values: NDArray[np.float32] = flat.reshape(-1, *(self.index.shape or ()))
         return values
 
     def _shard(self, number: int) -> Any:
-        """One shard's record batch, mapped when it is first asked for."""
+        """Return one shard's record batch, mapped when first asked for."""
         if number not in self._open:
             entry = self.index.shards[number]
             path = self.folder / entry.file

@@ -20,10 +20,10 @@ class Shards(CustomData["Shards.Config"]):
         """Config of shards."""
 
         stream: bool = True
-        """Read samples when they are needed, and keep none; false reads all at the start."""
+        """Whether to read samples on demand and keep none; false reads all at the start."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` are there."""
+        """Return whether both `train` and `test` are there."""
         return all((self.path / half / INDEX).is_file() for half in ("train", "test"))
 
     @property
@@ -32,11 +32,7 @@ class Shards(CustomData["Shards.Config"]):
         return self.config.stream
 
     def open_half(self, half: Half) -> Source:
-        """Open the index; shards are mapped when rows are read.
-
-        Raises:
-            DataError: If it is missing or damaged, or pictures differ in size and none is set.
-        """
+        """Open the index; shards are mapped when rows are read."""
         files = ShardFiles.open(self.path / half if self.has_test() else self.path)
         index, config = files.index, self.config
         if index.kind == "vectors" and config.size is not None:
@@ -70,7 +66,7 @@ class Shards(CustomData["Shards.Config"]):
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:
-    """Return what happens to the pictures, as far as the index tells."""
+    """Return the conversions of pictures that the index can tell."""
     converted = Counter({mode: count for mode, count in index.modes.items() if mode != config.mode})
     square = isinstance(config.size, int) or (config.size and config.size[0] == config.size[1])
     return Tally(

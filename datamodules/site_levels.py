@@ -1,4 +1,4 @@
-"""Levels of each site: scanners of 12 and of 16 bits, each from its own black to its own white."""
+"""Levels per site: scanners of 12 and of 16 bits, each from its own black to its own white."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ from coterie.datamodules.source import Source, source_from_pictures
 from coterie.errors import DataError
 
 WHOLE = ""
-"""The site of data that names none."""
+"""The site of data that names no sites."""
 _BITS = range(8, 17)
 
 
 def measured_levels(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> Levels | None:
-    """Return what is black and white in pictures of one site.
+    """Return the levels of black and white in pictures of one site.
 
     Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
     their range.
@@ -38,7 +38,7 @@ def measured_levels(
     def look(row: int) -> tuple[float, float, bool] | None:
         try:
             return level_range(pictures[row], names[row], pixel_format)
-        except UnreadablePictureError:  # it is named where it is read
+        except UnreadablePictureError:  # reported where it is read
             return None
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:

@@ -29,14 +29,14 @@ OnError = Literal["refuse", "skip"]
 and list them."""
 
 _MANY = 20_000
-"""From this number of pictures on, looking through them is announced."""
+"""Number of pictures from which checking them is announced."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Samples that are read on demand, so that a small subset is cheap.
+    """Samples that are read on demand, so that small subsets are cheap.
 
     Attributes:
         count: Number of samples.
@@ -99,7 +99,7 @@ class Source:
         return decoded.images, readable
 
     def look_through(self, on_error: OnError) -> "Source":
-        """Decode every picture once and keep none.
+        """Decode every picture once, and keep none.
 
         Returns:
             The source of the pictures that can be read.
@@ -111,8 +111,8 @@ class Source:
             return self
         if self.count >= _MANY:
             _logger.warning(
-                "Looking through %d pictures, to see that all can be read; python -m "
-                "coterie import_data does it once for many runs.",
+                "Checking that %d pictures can be read; coterie import_data does so once for many "
+                "runs.",
                 self.count,
             )
         bad, tally = look_through(self.pictures, self.names, self.pixel_format)
@@ -145,14 +145,14 @@ class Source:
 
 
 def source_from_arrays(images: Images, labels: Labels) -> Source:
-    """Source of images (n, channels, height, width) in memory."""
+    """Return a source of images (n, channels, height, width) in memory."""
     return Source(count=len(images), read=lambda rows: images[rows], labels=labels)
 
 
 def source_from_pictures(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> Source:
-    """Source of encoded pictures; see `coterie.datamodules.decoding`."""
+    """Return a source of encoded pictures; see `coterie.datamodules.decoding`."""
 
     def read(rows: Indices) -> Images:
         return read_images(

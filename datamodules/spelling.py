@@ -1,6 +1,6 @@
-r"""One spelling of names, for everything that writes them.
+r"""One spelling of names, used wherever they are written.
 
-Names of files are bytes; a zip from another system may bring some that are no UTF-8. Such bytes are
+Names of files are bytes; a zip from another system may have some that are not UTF-8. Such bytes are
 spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
 their own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has
 one name.
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 def spelled(name: str) -> str:
-    """Return the name in NFC, and what is no UTF-8 as escapes; it can always be written."""
+    """Return the name in NFC, with bytes that are not UTF-8 escaped, so that it can be written."""
     if name.isascii():
         return name
     try:
@@ -32,13 +32,13 @@ def spelled(name: str) -> str:
 def _escaped(sign: str) -> str:
     if sign == "\\":
         return r"\\"
-    if "\udc80" <= sign <= "\udcff":  # a byte that is no UTF-8, as Python reads file names
+    if "\udc80" <= sign <= "\udcff":  # a byte that is not UTF-8, as Python reads file names
         return f"\\x{ord(sign) - 0xDC00:02x}"
     return f"\\u{ord(sign):04x}" if "\ud800" <= sign <= "\udfff" else sign
 
 
 def tell_if_merged(names: Iterable[str], told: Sequence[str], what: str) -> None:
-    """Warn about names that become one by their spelling.
+    """Warn about names that become equal by their spelling.
 
     Args:
         names: As they are found.

@@ -67,7 +67,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         return merge_sources(labelled, self._open_images("unlabeled_X.bin"))
 
     def complete(self) -> bool:
-        """Whether all files exist."""
+        """Return whether all files exist."""
         return all((self.root() / _FOLDER / name).is_file() for name in _FILES)
 
     def fetch(self, root: Path) -> None:
@@ -81,7 +81,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         size = path.stat().st_size
         if not size or size % _BYTES:
             raise DataError(
-                f"{path} holds {size} bytes, which are no whole number of 96×96 images; fetch "
+                f"{path} holds {size} bytes, which is not a whole number of 96×96 images; fetch "
                 "stl10_binary.tar.gz again."
             )
         # Memory-mapped, so that a subset is cheap; the format is column-major.

@@ -22,14 +22,14 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class FilePart:
-    """Some bytes of a file."""
+    """A range of bytes in a file."""
 
     path: Path
     offset: int
     size: int
 
     def read_bytes(self) -> bytes:
-        """Read them."""
+        """Return the bytes."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -61,7 +61,7 @@ class Picked(Sequence[ItemT], Generic[ItemT]):
 
 @dataclass(frozen=True)
 class Chained(Sequence[ItemT], Generic[ItemT]):
-    """A sequence after another, each item read when it is indexed."""
+    """Two sequences in a row, whose items are read when they are indexed."""
 
     first: Sequence[ItemT]
     second: Sequence[ItemT]
@@ -82,7 +82,7 @@ class Chained(Sequence[ItemT], Generic[ItemT]):
 
 @dataclass
 class StoredTable:
-    """A table in one file or several, of which columns or single cells are read.
+    """A table in one or more files, of which columns or single cells are read.
 
     Arrow files are memory-mapped. Of parquet files the last two row groups that were asked for are
     kept. CSV is read at once.
@@ -99,7 +99,7 @@ class StoredTable:
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to other processes without what is open here."""
+        """Pickle without this process's open files."""
         return {"files": self.files, "text": self.text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ class StoredTable:
         return self._ends[-1]
 
     def column(self, name: str) -> Any:
-        """Return a whole column, of the type that the first file gives it."""
+        """Return a whole column, in the type that the first file gives it."""
         chunks, kind = list[Any](), self.schema.field(name).type
         for number in range(len(self.files)):
             with self._reading(number):
@@ -129,7 +129,7 @@ class StoredTable:
         return pa.chunked_array(chunks, kind)
 
     def cell(self, name: str, row: int) -> Any:
-        """One cell, as an Arrow scalar."""
+        """Return one cell as an Arrow scalar."""
         number = bisect_right(self._ends, row)
         place = row - (self._ends[number - 1] if number else 0)
         with self._reading(number):
@@ -143,7 +143,7 @@ class StoredTable:
 
     @contextmanager
     def _reading(self, number: int) -> Iterator[None]:
-        """Refuse a file that turns out to be damaged behind its header."""
+        """Raise a DataError for a file that is damaged behind its header."""
         try:
             yield
         except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:

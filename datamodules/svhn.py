@@ -57,7 +57,7 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
         return source_from_arrays(images.transpose(3, 2, 0, 1), labels % 10)
 
     def complete(self) -> bool:
-        """Whether both halves exist."""
+        """Return whether both halves exist."""
         return all(self._path(half).is_file() for half in HALVES)
 
     def fetch(self, root: Path) -> None:

@@ -19,11 +19,7 @@ _BZ2 = {"train": "usps.bz2", "test": "usps.t.bz2"}
 
 
 def read_bz2(root: Path, half: Half) -> Source:
-    """Open one half from the LIBSVM files usps.bz2 and usps.t.bz2.
-
-    Raises:
-        DataError: If the file is corrupt.
-    """
+    """Open one half from the LIBSVM files usps.bz2 and usps.t.bz2."""
     # torchvision takes a second to import, and parquet files do not need it.
     from torchvision import datasets
 

@@ -16,7 +16,7 @@ Interpolation = Literal["bilinear", "nearest"]
 
 
 class Warp(nn.Module):
-    """Composes kornia's geometric augmentations and resamples once."""
+    """kornia's geometric augmentations, composed so that images are resampled once."""
 
     def __init__(
         self, *steps: nn.Module, padding: Padding, interpolation: Interpolation = "bilinear"
@@ -51,7 +51,7 @@ class Warp(nn.Module):
         return grid_sample(images, grid, self.interpolation, self.padding, align_corners=False)
 
     def _unit(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """From pixels, whose centres have whole numbers, to [−1, 1] between the edges; and back."""
+        """Map pixels, centred on whole numbers, to [−1, 1] between the edges, and back."""
         (height, width), device = images.shape[-2:], images.device
         if (height, width, device) not in self._units:
             rows = [[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1.0]]
@@ -62,7 +62,7 @@ class Warp(nn.Module):
 
 
 def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
-    """Where each pixel comes from (n, height, width, 2): `affine_grid`, in a tenth of its time.
+    """Return each pixel's source (n, height, width, 2): `affine_grid` in a tenth of its time.
 
     Its product of matrices (pixels, 3) and (3, 2) is slow on a CPU. Here a place x + iy is the sum
     of one for its column and one for its row.

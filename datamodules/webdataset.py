@@ -1,4 +1,4 @@
-"""Pictures in tar files as WebDataset has them: a picture and its label share a name."""
+"""Pictures in tar files in WebDataset's layout: a picture and its label share a name."""
 
 import tarfile
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _LONGEST_HEADER = 1 << 20
 
 
 class WebDataset(CustomData["WebDataset.Config"]):
-    """Pictures in one tar file, or in all of a folder, sorted; they are not unpacked.
+    """Pictures in one tar file, or in all of a folder, sorted; the files are not unpacked.
 
     Reads <path>, <path>/*.tar, or if both <path>/train and <path>/test exist, the tar files in
     each. A sample is the files `name.jpg`, `name.cls`, …, next to each other.
@@ -30,10 +30,11 @@ class WebDataset(CustomData["WebDataset.Config"]):
         """Config of tar files."""
 
         label_extension: str = Field(default="cls", min_length=1)
-        """Extension of the files with a label as text; samples without one have none."""
+        """Extension of the files that hold a label as text; samples without such a file have no
+        label."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` exist."""
+        """Return whether both `train` and `test` exist."""
         return (self.path / "train").is_dir() and (self.path / "test").is_dir()
 
     def open_half(self, half: Half) -> Source:
@@ -66,7 +67,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
         return "." + self.config.label_extension.removeprefix(".").lower()
 
     def _samples(self, path: Path) -> Iterator[tuple[str, FilePart, str | None]]:
-        """Each picture of a tar file: its name, place and label."""
+        """Yield each picture of a tar file: its name, place and label."""
         key, picture, label = None, None, None
         for member, content in self._members(path):
             own, extension = _split(member.name)
@@ -110,11 +111,7 @@ class _Headers:
         self._file, self.seek, self.tell = file, file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes.
-
-        Raises:
-            tarfile.ReadError: If they are more than those of a header.
-        """
+        """Return the next bytes."""
         if not 0 <= size <= _LONGEST_HEADER:
             raise tarfile.ReadError("a header of more than 1 MiB")
         content: bytes = self._file.read(size)
@@ -122,14 +119,14 @@ class _Headers:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a member's key and extension: up to, and from, the first dot of the file's name."""
+    """Split a member's file name at its first dot into key and extension."""
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension.lower()
 
 
 def _as_numbers(labels: list[str | None]) -> list[Any]:
-    """Labels as integers if all of them are."""
+    """Return labels as integers if all of them are."""
     known = [label for label in labels if label]
     if not all(label.removeprefix("-").isdecimal() for label in known):
         return list(labels)

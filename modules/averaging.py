@@ -1,4 +1,4 @@
-"""Federated averaging of one stage: the base of CC, FedAvg and the pretrainers.
+"""Federated averaging in one stage: the base of CC, FedAvg and the pretrainers.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
 (arXiv:1602.05629), Algorithm 1, for any LightningModule: in each round the clients train the global
@@ -42,9 +42,9 @@ class AveragingConfig(MethodConfig):
     rounds: PositiveInt
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)]
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 ConfigT = TypeVar("ConfigT", bound=AveragingConfig)
@@ -52,7 +52,7 @@ ModuleT = TypeVar("ModuleT", bound=LightningModule)
 
 
 class Averaging(Method, Generic[ConfigT, ModuleT]):
-    """A method of one stage. A subclass defines the module, its roles and the model to evaluate.
+    """A method of one stage, whose subclass defines the module, its roles and the evaluated model.
 
     Attributes:
         metrics: The scalars of `training_step` to report.
@@ -72,7 +72,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     @property
     @abstractmethod
     def roles(self) -> StateRoles:
-        """The role of every entry of its state; what is averaged is sent in each round."""
+        """The role of every entry of the module's state; averaged ones are sent in each round."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Return a freshly initialised global model.
@@ -103,7 +103,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Local training from the global model."""
+        """Train on the client's samples from the global model."""
         module = client.module(self.stage, self.build)
         load_slots(module, slots)
         self.restore(module, client.state or {})
@@ -117,13 +117,13 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         )
 
     def restore(self, module: ModuleT, kept: Tensors) -> None:
-        """Before training: load what the client kept, empty at first, into the global model."""
+        """Load what the client kept, empty in its first task, into the global model."""
 
     def enter_round(self, module: ModuleT, round_: int) -> None:
-        """Before training in this round, from 1: by default nothing."""
+        """Prepare the module for this round, from 1; by default do nothing."""
 
     def keep(self, module: ModuleT, slots: Slots) -> Tensors | None:
-        """After training from these slots: what the client keeps; by default nothing."""
+        """Return what the client keeps after training; by default nothing."""
         return None
 
     def global_module(self, server: ServerState) -> ModuleT:
@@ -149,7 +149,7 @@ def sgd_or_adam(
     weight_decay: float,
     momentum: float,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum, or Adam or AdamW, which ignore `momentum`."""
+    """Return SGD with momentum, or Adam or AdamW, which ignore `momentum`."""
     if kind != "sgd":
         adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
         return adam(parameters, lr=learning_rate, weight_decay=weight_decay)

@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation of both views' features comes close to the identity.
+"""Barlow Twins: the cross-correlation of both views' features approaches the identity.
 
 Zbontar et al., "Barlow Twins: Self-Supervised Learning via Redundancy Reduction"
 (arXiv:2103.03230), with lightly's loss and head, by federated averaging.
@@ -26,9 +26,9 @@ class BarlowTwinsConfig(PretrainingConfig):
     projection: PositiveInt = 2048
     """Width of the projector's output; 8192 in the paper."""
     projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm behind the hidden layers, as in the paper."""
+    """BatchNorm after the hidden layers, as in the paper."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n; in small ones the first gradients are large."""
+    """Samples per batch, n; in small batches the first gradients are large."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of three layers."""
@@ -48,13 +48,13 @@ class Redundancy(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Σ_i (1 − C_ii)² + λ Σ_i Σ_j≠i C_ij², eqs. (1) and (2)."""
+        """Return Σ_i (1 − C_ii)² + λ Σ_i Σ_j≠i C_ij², eqs. (1) and (2)."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": in_float32(self.criterion.forward)(z_a, z_b)})
 
 
 class BarlowTwins(Pretraining["BarlowTwins.Config", Redundancy]):
-    """Both views' features correlate as the identity does; all averaged. Clients keep nothing."""
+    """Decorrelated features that agree in both views; all averaged. Clients keep nothing."""
 
     roles = StateRoles(*ONLINE)
 

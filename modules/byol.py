@@ -37,7 +37,7 @@ class BYOLConfig(BootstrapConfig, PredictionConfig):
     """Options of BYOL and FedBYOL."""
 
     target_network: Literal["kept", "averaged"] = "kept"
-    """`kept`: each client's own, equal to the global online network at its first task;
+    """`kept`: each client has its own, which equals the global online network at its first task;
     `averaged`: sent and averaged with the online network. With `averaged` and
     `predictor_threshold=null` clients keep nothing."""
 
@@ -53,14 +53,14 @@ class Bootstrap(Followed, TwoViewsPredicted):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
+        """Return ‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
         p_a, p_b = (through(self.predict, view) for view in views)
         z_a, z_b = (through(self.target, view) for view in views)
         loss = normalised_error(p_a, z_b) + normalised_error(p_b, z_a)
         return self.logged({"loss": loss})
 
     def predict(self, view: Tensor) -> Tensor:
-        """Return what the online network predicts of the target's projections of the other view."""
+        """Return the online network's predictions of the target's projections of the other view."""
         predicted: Tensor = self.predictor(self.online(view))
         return predicted
 
@@ -88,7 +88,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 
     @property
     def roles(self) -> StateRoles:
-        """The config says whether the target is kept or averaged."""
+        """The roles; the config says whether the target is kept or averaged."""
         averaged = Entry(pattern="target.*", role=Role.AVERAGE, slot="target")
         kept = self._config.target_network == "kept"
         return StateRoles(*ONLINE, PREDICTOR, KEPT_TARGET if kept else averaged)

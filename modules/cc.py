@@ -59,7 +59,7 @@ class ContrastiveClustering(ViewPairs):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over all parameters."""
+        """Return Adam over all parameters."""
         decay = self.config.weight_decay
         return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay)
 
@@ -75,7 +75,7 @@ class ContrastiveClustering(ViewPairs):
         )
 
     def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections and soft assignments of a view."""
+        """Return projections and soft assignments of a view."""
         hidden = self.online.encoder(view)
         return self.online.instance(hidden), self.online.cluster(hidden)
 
@@ -113,9 +113,9 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 20
-        """Local epochs a round."""
+        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch, n."""
+        """Samples per batch, n."""
 
     def build(self) -> ContrastiveClustering:
         """Return the network and its loss."""
@@ -143,6 +143,6 @@ class FedCC(CC):
         rounds: PositiveInt = 100
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 5
-        """Local epochs a round."""
+        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 128
-        """Samples a batch, n."""
+        """Samples per batch, n."""

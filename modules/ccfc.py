@@ -60,7 +60,7 @@ ROLES = StateRoles(
 
 
 class _MinesCentroids(Method):
-    """The federated half of CCFC and SCFC: stages in order, the last of which mines centroids."""
+    """The federated part of CCFC and SCFC: stages in order, the last of which mines centroids."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _MinesCentroids(Method):
         """Return a freshly initialised global network.
 
         Raises:
-            ConfigError: If a client has fewer samples than clusters, or `alone` is no client.
+            ConfigError: If a client has fewer samples than clusters, or `alone` is not a client.
         """
         client, fewest = min(sizes.items(), key=lambda item: item[1])
         if fewest < self._clusters:
@@ -109,7 +109,7 @@ class _MinesCentroids(Method):
         stage = self._schedule.at(number)
         if stage is None:
             return None
-        alone = self._config.alone
+        alone = self._config.alone if number >= self._config.alone_from else None
         cohort = self._config.participation if alone is None else (alone,)
         mined = frozenset({CENTROIDS}) if stage == self._schedule.last else frozenset()
         if stage == "clusters" and CENTROIDS not in server.slots:
@@ -138,7 +138,7 @@ class _MinesCentroids(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Lines 5 to 14 of Algorithm 1; in the phase that only finds centroids, line 11."""
+        """Run lines 5 to 14 of Algorithm 1; in the phase that only finds centroids, line 11."""
         stage: Stage = "clusters" if phase.stage == "clusters" else "samples"
         module = client.module(stage, lambda: self._module(stage))
         load_slots(module, slots)
@@ -165,7 +165,7 @@ class _MinesCentroids(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging by numbers of samples, eq. (8), and k-means over all centroids."""
+        """Average the networks by numbers of samples, eq. (8), and cluster all centroids."""
         slots = averaged(means)
         if phase.gathered:
             seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
@@ -187,7 +187,7 @@ class _MinesCentroids(Method):
         return Clusterer(encoder, nn.Sequential(UnitLength(), head) if cosine else head)
 
     def _specs(self) -> dict[str, TensorSpec]:
-        """Of the centroids: k or fewer means of representations, of unit length for "cosine"."""
+        """Return the specs of up to k centroids, which have unit length for "cosine"."""
         shape = (range(self._clusters + 1), self._config.projection)
         spec = TensorSpec(shape=shape, dtype=torch.float32)
         if self._config.metric == "cosine":
@@ -219,11 +219,7 @@ class _MinesCentroids(Method):
         return Outcome(gathered={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
-        """k-means over all clients' centroids.
-
-        Raises:
-            RunError: If there are too few.
-        """
+        """Cluster all clients' centroids by k-means."""
         if len(centroids) < self._clusters:
             raise RunError(
                 f"method.clusters={self._clusters}: clients sent {len(centroids)} centroids that "
@@ -237,7 +233,7 @@ class _MinesCentroids(Method):
 
 
 def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:
-    """Adam's state from this stage; it starts afresh in each stage."""
+    """Return Adam's state if it is from this stage, since each stage starts with none."""
     prefix = f"{stage}/"
     return {key.removeprefix(prefix): v for key, v in kept.items() if key.startswith(prefix)}
 
@@ -251,19 +247,19 @@ class CCFC(_MinesCentroids):
         extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         pairs: Pairs = "exclude_self"
-        """`exclude_self`: eq. (1); `all`: a sample is also compared to itself, as in the authors'
+        """`exclude_self`: eq. (1); `all`: a sample is also compared with itself, as in the authors'
         code."""
         warmup_rounds: NonNegativeInt = 0
-        """Rounds of SCFC before; 100 in the authors' code, 0 in the paper."""
+        """Rounds of SCFC before those of CCFC; 100 in the authors' code, 0 in the paper."""
         rounds: PositiveInt = 30
         """Rounds of CCFC."""
 
     def __init__(self, config: "CCFC.Config", task: Task) -> None:
         if config.initial == "independent" and not config.warmup_rounds:
             raise ConfigError(
-                "method.initial=independent: networks of their own share no clusters, and with "
-                "method.warmup_rounds=0 the first round compares clusters; add a warm-up or take "
-                "method.initial=common."
+                "method.initial=independent: networks with separate initial weights share no "
+                "clusters, and with method.warmup_rounds=0 the first round compares clusters; add "
+                "a warm-up or take method.initial=common."
             )
         stages: tuple[tuple[Stage, int], ...] = (
             ("samples", config.warmup_rounds),

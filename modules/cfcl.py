@@ -53,8 +53,9 @@ METRICS = {
     ),
     "aggregate": frozenset({"time_step"}),
 }
-"""By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
-taken in the phase; `time_step`: the last one; `proximity` and shares of it: see the option."""
+"""Metrics by event. `set_size`: samples that a device trains on, including pulled ones; `steps`:
+those taken in the phase; `time_step`: the last one; `proximity` and shares of it: see the
+option."""
 ROLES = StateRoles(
     Entry(pattern="encoder.*", role=Role.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", role=Role.RESET),
@@ -120,7 +121,7 @@ class CFCL(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """One device's part in an event."""
+        """Run one device's part in an event."""
         device = Device.read(client.state, client.peer_messages)
         event = self._timeline[phase.round - 1][phase.step]
         if event.kind == "aggregate":
@@ -159,7 +160,7 @@ class CFCL(Method):
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
 
     def _specs(self) -> dict[str, TensorSpec]:
-        """Of the peer messages: samples as the data has them, or embeddings, one to so many."""
+        """Return the specs of peer messages, which are samples as in the data, or embeddings."""
         task, config = self._task, self._config
         kind = torch.uint8 if len(task.shape) == 3 else torch.float32
         specs = {}
@@ -170,7 +171,7 @@ class CFCL(Method):
         return specs
 
     def _most_received(self, server: ServerState) -> int:
-        """Return the most samples that a device trains on beside its own."""
+        """Return the most samples that a device trains on besides its own."""
         if self._config.sends_embeddings:
             return 0
         ends = server.slots[SETUP]["edges"].flatten()
@@ -190,7 +191,7 @@ class CFCL(Method):
         return ring(clients) if topology == "ring" else complete_graph(clients)
 
     def _train(self, client: Client, device: Device, phase: Phase, slots: Slots) -> Outcome:
-        """Gradient steps, eq. (4), from the global model at the start of a round."""
+        """Take gradient steps, eq. (4), from the global model at the start of a round."""
         event = self._timeline[phase.round - 1][phase.step]
         if device.round != phase.round:
             device.round, device.exposure, device.network = phase.round, 0, slots[MODEL]
@@ -219,7 +220,7 @@ class CFCL(Method):
     def _proximity(
         self, client: Client, device: Device, module: TripletModel, slots: Slots
     ) -> dict[str, float]:
-        """How near a new pull is to the device's own data, if that is asked for."""
+        """Return how near a new pull is to the device's own data, if that is asked for."""
         received = device.received
         fresh = any(key in PULLED for message in client.peer_messages.values() for key in message)
         if not self._config.proximity or not fresh or received is None:
@@ -229,7 +230,7 @@ class CFCL(Method):
         return proximity(self._config, client, module.encoder, received, seed)
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:
-        """Add samples to the device's own, embeddings to the loss."""
+        """Return own and received samples, and received embeddings for the loss."""
         received: Tensor | None = device.received
         if received is None or self._config.sends_embeddings:
             return Local(
@@ -261,7 +262,7 @@ def _pairs(edges: Tensor) -> Edges:
 
 
 def weight_unit(samples: int, steps: int, devices: int) -> int:
-    """Return the unit of weights, 1 except for huge data: exact sums hold weights up to 2²³.
+    """Return the unit of weights, above 1 only for huge data: exact sums hold weights up to 2²³.
 
     Args:
         samples: All devices' samples, and the most that they can have received.

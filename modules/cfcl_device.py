@@ -1,4 +1,4 @@
-"""A device of CF-CL: its state, including its neighbours' data, and the messages that it sends.
+"""A device of CF-CL: its state, with its neighbours' data, and the messages that it sends.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
 Labels", section III, Algorithms 2 and 3. Messages draw from random streams of their own, so that
@@ -113,7 +113,7 @@ class Device:
 
     @property
     def received(self) -> Tensor | None:
-        """Everything that was pulled (k, …), in the neighbours' order; None if nothing was."""
+        """All items that were pulled (k, …), in the neighbours' order; None if there are none."""
         parts = [self.pulled[by] for by in sorted(self.pulled)]
         return torch.cat(parts) if parts else None
 
@@ -140,7 +140,7 @@ class Sender:
     local: Tensors
 
     def push(self) -> PeerMessages:
-        """Reserve samples, eq. (6), or the global model's embeddings of them, eq. (13)."""
+        """Return reserve samples, eq. (6), or the global model's embeddings of them, eq. (13)."""
         if self.device.reserve is None:
             self.device.reserve = self._choose_reserve()
         samples = self.client.data.take(self.device.reserve.numpy())
@@ -186,7 +186,7 @@ class Sender:
 
     @cached_property
     def _seen(self) -> Tensor:
-        """The candidates' embeddings that importance is computed from."""
+        """The candidates' embeddings from which importance is computed."""
         if self.config.importance == "global":
             return self._embeddings
         return self._embed(self.local, self._samples)
@@ -205,7 +205,7 @@ class Sender:
         return draw(weigh(reserve, receiver), self.config.pull_size, stream)
 
     def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
-        """Explicit importance, eq. (12), for the receiver's reserve samples."""
+        """Return explicit importance, eq. (12), for the receiver's reserve samples."""
         network = self.global_model if self.config.importance == "global" else self.local
         seed = derive_seed(self.client.seed, "views", receiver)
         views = seeded_view(self.module.augment, to_unit(reserve), seed)
@@ -219,7 +219,7 @@ class Sender:
         )
 
     def _weigh_embeddings(self, reserve: Tensor, receiver: int) -> Tensor:
-        """Implicit importance, eq. (22), for the receiver's reserve embeddings."""
+        """Return implicit importance, eq. (22), for the receiver's reserve embeddings."""
         groups = min(self.config.reserve_groups, len(reserve))
         seed = self._seed("reserve clusters", receiver)
         foreign = kmeans(reserve, groups, seed=seed, restarts=self.config.restarts).assignments
@@ -253,7 +253,7 @@ class Sender:
         return mean_squared_radius(self._embeddings, labels)
 
     def _choose_reserve(self) -> Tensor:
-        """Positions of the samples that represent this device's data."""
+        """Return positions of the samples that represent this device's data."""
         size, count = len(self.client.data), self.config.reserve_size
         if self.config.reserve == "random":
             return draw_uniformly(size, count, self._stream("reserve"))
@@ -279,7 +279,7 @@ class Sender:
 def proximity(
     config: CFCLConfig, client: Client, encoder: nn.Module, received: Tensor, seed: int
 ) -> dict[str, float]:
-    """How near received items are to a device's own clusters, figure 7; see `relative_distances`.
+    """Return how near received items are to a device's own clusters; see `relative_distances`.
 
     Args:
         config: The options of the exchange.

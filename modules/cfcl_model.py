@@ -68,11 +68,11 @@ class TripletModel(ClientModule):
         self._adam: torch.optim.Adam | None = None
 
     def remember(self) -> dict[str, Tensor]:
-        """Adam's state after training."""
+        """Return Adam's state after training."""
         return {} if self._adam is None else optimizer_tensors(self, self._adam)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, which continues from its remembered state."""
+        """Return Adam, which continues from its remembered state."""
         self._adam = torch.optim.Adam(self.encoder.parameters(), lr=self.config.learning_rate)
         load_optimizer(self, self._adam, self._local.adam)
         return self._adam
@@ -89,14 +89,14 @@ class TripletModel(ClientModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Anchors and negatives without augmentation, and one view of each anchor."""
+        """Return anchors and negatives without augmentation, and one view of each anchor."""
         dtype = parameter_dtype(self)
         seed = derive_seed(batch["seed"], "view", 0)
         views = seeded_view(self.augment, to_unit(batch["samples"]), seed).to(dtype)
         return to_unit(batch["samples"], dtype), views, to_unit(batch["negatives"], dtype)
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Terms:
-        """Eq. (23) of one batch of triplets, and its two terms."""
+        """Return eq. (23) of one batch of triplets, and its two terms."""
         anchors, positives, negatives = self.encoder(torch.cat(batch)).chunk(3)
         triplet = triplet_losses(anchors, positives, negatives, self.config.margin).mean()
         weight = self.weight

@@ -38,7 +38,7 @@ class CFCLConfig(MethodConfig):
     aggregate_every: PositiveInt = 25
     """Steps between aggregations, T_a; 10 for USPS."""
     pull_every: PositiveInt = 25
-    """Steps between pulls, T_p; the first is at step T_p, that of `bulk` at step 0."""
+    """Steps between pulls, T_p; the first pull is at step T_p, that of `bulk` at step 0."""
     budget: NonNegativeInt = 5
     """Samples or embeddings in a pull from each neighbour (ours)."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -51,11 +51,11 @@ class CFCLConfig(MethodConfig):
     edges: Annotated[tuple[tuple[NonNegativeInt, NonNegativeInt], ...], Field(strict=False)] = ()
     """Pairs of clients, for `topology=edges`."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Triplets a step (ours)."""
+    """Triplets per step (ours)."""
     learning_rate: PositiveFloat = 1e-4
     """Adam's learning rate; 1e-3 for USPS."""
     reset_optimizer: bool = False
-    """Whether Adam starts afresh after each aggregation; otherwise a device keeps its moments."""
+    """Whether Adam starts afresh after each aggregation, or else a device keeps its moments."""
     margin: PositiveFloat = 1.0
     """m of the triplet loss (ours)."""
     reserve: Literal["kmeans", "random"] = "kmeans"
@@ -72,8 +72,8 @@ class CFCLConfig(MethodConfig):
     restarts: PositiveInt = 1
     """Restarts of each k-means; the best result counts."""
     importance: Literal["global", "local"] = "global"
-    """The model that importance is computed with: the last global one, or the sender's own. In
-    implicit exchange, embeddings are always sent as the global model gives them."""
+    """The model by which importance is computed: the last global one, or the sender's own. In
+    implicit exchange, the sent embeddings are always by the global model."""
     temperature: Annotated[float, Field(ge=0.0)] | None = 1.0
     """λ of explicit importance, eq. (11) (ours); null is ∞, only the maximisers of a cluster."""
     score: Score = "intent"
@@ -90,16 +90,16 @@ class CFCLConfig(MethodConfig):
     margin_scale: Annotated[float, Field(ge=0.0)] = 1.0
     """k of the margin m_reg, times the mean squared radius of the receiver's clusters (ours)."""
     reduction: Reduction = "mean"
-    """Over received embeddings: `mean`, or `sum` as in the paper, which scales with the budget and
-    the number of neighbours."""
+    """Reduction over received embeddings: `mean`, or `sum` as in the paper, which scales with the
+    budget and the number of neighbours."""
 
     proximity: bool = False
-    """Whether devices report how near what they pulled is to their own data, Fig. 7 (costs an
-    embedding of a device's data and a k-means a pull)."""
+    """Whether devices report how near pulled items are to their own data, Fig. 7, which costs an
+    embedding of a device's data and a k-means per pull."""
 
     @property
     def sends_embeddings(self) -> bool:
-        """Whether embeddings are pulled; then no sample ever leaves a device."""
+        """Whether embeddings are pulled, so that no sample ever leaves a device."""
         baseline = self.exchange in ("uniform", "bulk", "kmeans")
         return self.exchange == "implicit" or (baseline and self.medium == "embeddings")
 
@@ -115,12 +115,12 @@ class CFCLConfig(MethodConfig):
 
     @property
     def pull_size(self) -> int:
-        """Items in one pull from each neighbour; 0 without exchange."""
+        """The number of items in one pull from each neighbour; 0 without exchange."""
         return 0 if self.exchange == "none" else self.budget * self.pulls_at_once
 
     @property
     def reserve_groups(self) -> int:
-        """Clusters of reserve embeddings."""
+        """The number of clusters of reserve embeddings."""
         return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))
 
 
@@ -137,7 +137,7 @@ def check_exchange(config: CFCLConfig) -> None:
     if config.exchange != "none" and config.budget > config.approx_size:
         raise ConfigError(
             f"method.budget={config.budget}: a device chooses among {config.approx_size} "
-            "candidates; raise method.approx_size, or lower it."
+            "candidates; raise method.approx_size, or lower the budget."
         )
     listed = config.topology == "edges"
     if listed != bool(config.edges):
@@ -156,7 +156,7 @@ def check_exchange(config: CFCLConfig) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that all devices do at the same time.
+    """An action that all devices take at the same time.
 
     Attributes:
         kind: `push` reserve data, `pull` (each device sends to its neighbours), `train`, or
@@ -193,7 +193,7 @@ def timeline(config: CFCLConfig) -> tuple[tuple[Event, ...], ...]:
 
 
 def _beforehand(config: CFCLConfig) -> list[Event]:
-    """Before the first step: the push of reserve samples and, for `bulk`, the only pull."""
+    """Return the events before the first step: the first push and, for `bulk`, the only pull."""
     if config.exchange == "bulk":
         return [Event("push", 0), Event("pull", 0)]
     embedded_early = config.pull_every < config.aggregate_every
@@ -206,6 +206,6 @@ def _pulls_at(config: CFCLConfig, step: int) -> bool:
 
 
 def _pushes_again(config: CFCLConfig, step: int) -> bool:
-    """Whether the new global model's reserve embeddings are pushed, for the pulls to come."""
+    """Return whether the new global model's reserve embeddings are pushed for later pulls."""
     last_pull = config.total_steps // config.pull_every * config.pull_every
     return config.exchange == "implicit" and step <= last_pull

@@ -1,4 +1,4 @@
-"""Which model of a pool each client took in each round: CP-CFL's and IFCA's record of groups.
+"""The model that each client of a pool chose in each round: the groups of CP-CFL and IFCA.
 
 The server keeps it as the metadata `choices`, round to one entry a client.
 """
@@ -27,7 +27,7 @@ def remember(
 
 
 def history(server: ServerState) -> dict[int, list[int]]:
-    """Round to each client's model, −1 for clients that were absent; rounds ascend."""
+    """Return each client's model by round, −1 for absent clients; rounds ascend."""
     rows = sorted(_rows(server).items(), key=lambda item: int(item[0]))  # JSON keeps no order
     return {
         int(round_): [n for n in row if isinstance(n, int)]
@@ -37,7 +37,7 @@ def history(server: ServerState) -> dict[int, list[int]]:
 
 
 def latest_choices(server: ServerState, after: int) -> dict[int, int]:
-    """Client to the model that it chose last, for clients that chose one after round `after`."""
+    """Return the last model of each client that chose one after round `after`."""
     latest: dict[int, int] = {}
     for round_, row in history(server).items():
         if round_ > after:

@@ -34,7 +34,7 @@ class ClassificationConfig(AveragingConfig):
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 
     optimizer: Literal["sgd", "adam"]
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
@@ -72,7 +72,7 @@ class Classification(ClientModule):
         self.to(task.dtype)
 
     def start(self, encoder_epochs: int | None) -> None:
-        """Before a task: the number of epochs that train the encoder; None means all.
+        """Set the number of epochs that train the encoder in this task; None means all.
 
         After these epochs it is frozen: no gradient, and eval mode, so that running statistics
         stay too.
@@ -80,7 +80,7 @@ class Classification(ClientModule):
         self._encoder_epochs, self._epoch = encoder_epochs, 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD or Adam over all parameters; those without a gradient are not stepped."""
+        """Return SGD or Adam over all parameters; those without a gradient are not stepped."""
         config = self.config
         return sgd_or_adam(
             config.optimizer,
@@ -91,7 +91,7 @@ class Classification(ClientModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
+        """Switch to train mode, whatever came before; a frozen encoder stays in eval mode."""
         super().on_train_epoch_start()
         if self._encoder_epochs is None:
             return
@@ -126,13 +126,7 @@ ROLES = StateRoles(
 
 
 def head(width: int, classes: int, layers: int) -> nn.Module:
-    """Build a classifier that maps representations (n, width) to logits (n, classes).
-
-    Args:
-        width: Width of the representation.
-        classes: Number of classes.
-        layers: Number of hidden layers, at most three.
-    """
+    """Build a classifier that maps representations (n, width) to logits (n, classes)."""
     if not layers:
         return nn.Linear(width, classes)
     return nn.Sequential(*dense(width, list(HIDDEN[:layers]), classes))

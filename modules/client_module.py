@@ -1,4 +1,4 @@
-"""The base of the LightningModules that clients train: ordinary ones, which a plain Trainer fits.
+"""The base of the LightningModules that clients train, which a plain Trainer can also fit.
 
 Batches are dicts, `coterie.contract.client.Batch`, of a client's task as of a data module's loader.
 """
@@ -32,24 +32,24 @@ class ClientModule(LightningModule):
         self.save_hyperparameters({"config": dumped(config), "task": task.dumped(), **more})
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Representations (n, features) of samples (n, …), uint8 or floating ones in [0, 1]."""
+        """Return representations (n, features) of samples (n, …), uint8 or floats in [0, 1]."""
         represented: Tensor = self.get_submodule(self.representation)(
             to_unit(samples, parameter_dtype(self))
         )
         return represented
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the module was used for before."""
+        """Switch to train mode, whatever the module was used for before."""
         self.train()
 
     def logged(self, terms: Terms) -> Terms:
-        """Log the terms of a step's loss, their mean over each epoch too, and return them."""
+        """Log the terms of a step's loss and their means over each epoch, and return them."""
         self.log_dict(dict(terms), on_step=True, on_epoch=True, batch_size=1)  # of equal weight
         return terms
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *given: Any, **named: Any) -> Any:
-        """Load what a Trainer has saved; nothing in the file is run.
+        """Load a Trainer's checkpoint, without running code from the file.
 
         Raises:
             ConfigError: If the file names a class that is not Coterie's; give `config` and `task`.

@@ -1,4 +1,4 @@
-"""CCFC's and SCFC's network and loss, in a stage that compares samples or clusters.
+"""CCFC's and SCFC's network and loss, in stages that compare samples or clusters.
 
 Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", section 3. The local
 network is trained beside the frozen global one, and a term keeps it near.
@@ -39,14 +39,16 @@ class SiameseConfig(MicroBatched):
     STL-10. 0 is the ablation † (Table 3)."""
     alone: NonNegativeInt | None = None
     """Ablation ‡ (Table 3): this client trains and clusters alone, without the term R."""
+    alone_from: PositiveInt = 1
+    """First round in which `alone` trains alone; before it all clients do, without the term R."""
     metric: Literal["euclidean", "cosine"] = "euclidean"
-    """Distance to centroids: eq. (3), or the cosine between representations of unit length, as in
-    the authors' code."""
+    """Distance to centroids: Euclidean, eq. (3), or the cosine between representations of unit
+    length, as in the authors' code."""
     initial: Literal["common", "independent"] = "common"
-    """Where clients start round 1: from the global network, or from random weights of their own,
-    whose average is the global network of round 2, as in the authors' code."""
+    """Where clients start round 1: from the global network, or from their own random weights, whose
+    average is the global network of round 2, as in the authors' code."""
     projection: PositiveInt = 256
-    """Width of the projector's output z, in which samples are clustered; 64 for Fashion-MNIST."""
+    """Width of the projector's output z, which is clustered; 64 for Fashion-MNIST."""
     hidden: PositiveInt = 256
     """Width of the projector's hidden layer."""
     bottleneck: PositiveInt = 16
@@ -54,20 +56,20 @@ class SiameseConfig(MicroBatched):
     learning_rate: PositiveFloat = 1e-3
     """Adam's learning rate."""
     keep_optimizer: bool = False
-    """Whether a client keeps Adam's moments from round to round of a stage, as in the authors'
-    code; otherwise Adam starts afresh in each."""
+    """Whether a client keeps Adam's moments between rounds of a stage, as in the authors' code, or
+    else Adam starts afresh in each round."""
     restarts: PositiveInt = 10
     """Restarts of each k-means; the best result counts."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     epochs: PositiveInt = 1
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch."""
+    """Samples per batch."""
 
 
 class SiameseNetwork(nn.Module):
-    """Encoder f (backbone and projector) and predictor h, both projectors with BatchNorm.
+    """Encoder f (backbone and projector) and predictor h, both with BatchNorm.
 
     The projector ends in a BatchNorm without parameters, as in SimSiam.
     """
@@ -85,7 +87,7 @@ class SiameseNetwork(nn.Module):
         self.predictor = PredictionHead(*sizes, batch_norm=True)
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Representations z and predictions p of samples in [0, 1], both (n, projection)."""
+        """Return representations z and predictions p of samples in [0, 1], both (n, projection)."""
         z = self.encoder(samples)
         return z, self.predictor(z)
 
@@ -117,27 +119,27 @@ class ClusterSiamese(ViewPairs):
         self._adam: torch.optim.Adam | None = None
 
     def start(self, remembered: Tensors) -> None:
-        """Copy the local network into the global one; Adam continues from its remembered state."""
+        """Copy the local network into the global one, and load Adam's remembered state."""
         self.global_model.load_state_dict(self.online.state_dict())
         self._remembered = remembered
 
     def remember(self) -> dict[str, Tensor]:
-        """Adam's state after training."""
+        """Return Adam's state after training."""
         return {} if self._adam is None else optimizer_tensors(self.online, self._adam)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over the local network."""
+        """Return Adam over the local network."""
         self._adam = torch.optim.Adam(self.online.parameters(), lr=self.config.learning_rate)
         load_optimizer(self.online, self._adam, self._remembered)
         return self._adam
 
     def on_train_epoch_start(self) -> None:
-        """Train mode for the local network, eval mode for the global one."""
+        """Switch the local network to train mode, and the global one to eval mode."""
         super().on_train_epoch_start()
         self.global_model.eval()
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Two views of each sample in stage "samples", else the samples themselves."""
+        """Draw two views of each sample in stage "samples", or else take the samples themselves."""
         if self.stage == "samples":
             return super().on_after_batch_transfer(batch, dataloader_idx)
         samples = LazySamples(batch["samples"], parameter_dtype(self))
@@ -145,7 +147,7 @@ class ClusterSiamese(ViewPairs):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and its two terms."""
+        """Return eq. (4) of a batch, or SCFC's loss of a batch of view pairs, and its two terms."""
         local = [through(self.online, view) for view in views]
         global_model = [through(self.global_model, view) for view in views]
         if self.stage == "samples":
@@ -160,12 +162,12 @@ class ClusterSiamese(ViewPairs):
         return self.logged({"loss": loss, "contrast": contrast, "model": model})
 
     def _sample_contrast(self, local: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """SimSiam, the mean of both directions."""
+        """Return SimSiam's loss, the mean of both directions."""
         (z_a, p_a), (z_b, p_b) = local
         return 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))
 
     def _cluster_contrast(self, local: tuple[Tensor, Tensor], z_world: Tensor) -> Tensor:
-        """Eq. (2), between samples with the same nearest global centroid, eq. (3).
+        """Return eq. (2), between samples with the same nearest global centroid, eq. (3).
 
         The global network does not change in a task, so a sample's label does not either. It comes
         from the forward pass that R needs anyway.
@@ -176,5 +178,5 @@ class ClusterSiamese(ViewPairs):
 
 
 def in_metric(points: Tensor, metric: Metric) -> Tensor:
-    """Representations as k-means takes them: of unit length for "cosine"."""
+    """Return representations as k-means takes them: at unit length for "cosine"."""
     return normalize(points, dim=1) if metric == "cosine" else points

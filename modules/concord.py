@@ -103,15 +103,15 @@ from coterie.networks.warps import WarpSizes
 LABELS, CLASSIFIER = "labels", "classifier"
 MEANS, SETTLED, OWN_LABELS = "means", "settled", "own_labels"
 _AGREEMENT = 0.9
-"""Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
-cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
+"""Share of the samples whose prototypes the classifier must give their own cluster. If quadrics
+cannot follow the clusters, fewer agree, and the prototypes decide alone."""
 _MESSAGES = {
     MOMENTS: ((), MOMENTS),
     PROTOTYPES: ((PROJECTION, WIDE, CENTROIDS), SUMS),
     LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS), LABELS),
     OWN_LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS, OWN), OWN_SUMS),
 }
-"""Of each phase what goes down besides the encoder, and what comes up."""
+"""What each phase sends down besides the encoder, and what it sends up."""
 
 
 class Concord(OnViews):
@@ -121,25 +121,27 @@ class Concord(OnViews):
         """Concord's configuration."""
 
         clusters: PositiveInt | None = None
-        """Number of clusters k; by default the data's number of classes, and without classes the
+        """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
         prototypes: PositiveInt = 2000
-        """Prototypes; fewer where there are less than four times `minimum` samples for each."""
+        """Number of prototypes; fewer if there are less than four times `minimum` samples for
+        each."""
         minimum: PositiveInt = 3
-        """Samples that a prototype stands for, over all clients; others are dropped."""
+        """The fewest samples, over all clients, behind a prototype; other prototypes are
+        dropped."""
         restarts: PositiveInt = 5
-        """Starts of k-means, all followed at the same time; the one whose clusters are most alike
-        in size counts. Set 1 where clusters are known to differ much."""
+        """Starts of k-means, which run at the same time; the one whose clusters are most equal in
+        size is taken. Set 1 if clusters are known to differ much in size."""
         components: PositiveInt = 64
         """Width of the representation."""
         wide: PositiveInt = 256
         """Width of the representation for the classifier that is fitted to its own labels."""
         refits: PositiveInt = 20
-        """Rounds of these fits."""
+        """Rounds in which that classifier is fitted."""
         neighbours: Annotated[int, Field(ge=2)] = 15
-        """Neighbours of a prototype in the graph; all others where there are no more."""
+        """Neighbours of a prototype in the graph; all others if there are no more."""
         rotation: Annotated[float, Field(ge=0.0, lt=90.0)] = 10.0
-        """Angle by which images are turned to either side, in degrees; not for vectors."""
+        """Angle in degrees by which images are turned to either side; not for vectors."""
         scale: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.12
         """Relative change of size of each axis, to either side."""
         shear: Annotated[float, Field(ge=0.0)] = 0.18
@@ -147,7 +149,7 @@ class Concord(OnViews):
         translation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.075
         """Shift along each axis, as a share of the side, to either side."""
         ridge: Annotated[float, Field(gt=0.0)] = 0.3
-        """Added to the warps' covariance, as a share of its mean variance."""
+        """Ridge added to the warps' covariance, as a share of its mean variance."""
 
     def __init__(self, config: "Concord.Config", task: Task) -> None:
         sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
@@ -181,7 +183,7 @@ class Concord(OnViews):
         return server
 
     def next(self, server: ServerState) -> Phase | None:
-        """Moments of all samples, then an iteration of k-means a round, then labels."""
+        """Return the next phase: moments of all samples, iterations of k-means, then labels."""
         if self._noisy is not None:
             return self._noisy.next(server)
         if server.round >= self.rounds or server.metadata.get(SETTLED):
@@ -204,7 +206,7 @@ class Concord(OnViews):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """Return what a sample adds to a phase's sums.
+        """Return bounds on what a sample adds to a phase's sums.
 
         After the first, samples are unit vectors.
         """
@@ -227,7 +229,7 @@ class Concord(OnViews):
         return {PRODUCTS: Bounds(highest=largest**2), TARGETS: rows}
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Return the client's sums. Its projected samples stay with it from task to task."""
+        """Return the client's sums; its projected samples stay with it from task to task."""
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
@@ -255,7 +257,7 @@ class Concord(OnViews):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Projection and first centroids; k-means' steps; graph and cut; the classifier."""
+        """Compute projection and centroids, a step of k-means, the cut, or the classifier."""
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         if phase.name == MOMENTS:
@@ -263,9 +265,8 @@ class Concord(OnViews):
         if phase.name == LABELS:
             return self._labelled(server, phase, summed(means[LABELS]))
         if phase.name == OWN_LABELS:
-            rounds = phase.round - self._schedule.rounds - 2
-            scales = server.slots[OWN][SCALES]
-            own = refitted(summed(means[OWN_SUMS]), scales, rounds, self._config.refits)
+            scales, number = server.slots[OWN][SCALES], self._refits(phase.round)
+            own = refitted(summed(means[OWN_SUMS]), scales, number, self._config.refits)
             return server.advance(phase, own)
         starts = {start: ClusterSums(sums) for start, sums in summed(means[SUMS]).items()}
         if self._schedule.at(phase.round) is None:
@@ -273,10 +274,14 @@ class Concord(OnViews):
         steps = {start: self._step(server, phase, start, sums) for start, sums in starts.items()}
         return _with_centroids(server, phase, steps)
 
+    def _refits(self, round_: int) -> int:
+        """Return the number of fits to own labels after a round."""
+        return round_ - self._schedule.rounds - 2
+
     def _step(
         self, server: ServerState, phase: Phase, start: str, sums: ClusterSums
     ) -> Int32[Tensor, "k c"]:
-        """k-means' next centroids, more of them where the schedule says so."""
+        """Return k-means' next centroids, more of them where the schedule says so."""
         wanted, generator = self._schedule.at(phase.round), draws(server, start, phase.round)
         if wanted and wanted > len(sums.counts):
             return grown(sums, wanted, 4 * self._config.minimum, generator)
@@ -298,7 +303,7 @@ class Concord(OnViews):
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)
-        if OWN in server.slots and bool(server.slots[OWN][WEIGHTS].any()):
+        if OWN in server.slots and self._refits(server.round) > 0:
             project_in(model, server, WIDE)
             weights = server.slots[OWN][WEIGHTS][0]
             model.head = QuadraticClassifier(weights, len(weights) - 1)
@@ -335,12 +340,9 @@ class Concord(OnViews):
     def _clustered(
         self, server: ServerState, phase: Phase, starts: Mapping[str, ClusterSums]
     ) -> ServerState:
-        """Return the prototypes of the start with the evenest clusters, and these clusters.
+        """Return the clusters, and the prototypes of the start whose clusters are the most even.
 
         If nobody gives their number, it is the first start's.
-
-        Raises:
-            RunError: If there are too few prototypes for a graph.
         """
         first, *others = starts.values()
         cuts = [self._cut(server, first, self._clusters)]
@@ -368,7 +370,7 @@ class Concord(OnViews):
         )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the partition with the wider margin: quadrics, or a linear classifier's start.
+        """Return the partition with the wider margin, of quadratic and linear classifiers.
 
         Quadrics count if they agree with the prototypes that their labels come from.
         """

@@ -1,4 +1,4 @@
-"""CP-CFL and IFCA: a pool of models, of which each client trains the one that fits its data.
+"""CP-CFL and IFCA: a pool of models, of which each client trains the one that fits its data best.
 
 Tun et al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous
 data", algorithm 2: N heads on one (pretrained) encoder. For T_c rounds a client takes a random
@@ -60,15 +60,15 @@ class CPCFLConfig(ClassificationConfig):
     sample_clusters: ClassVar[str | None] = None
 
     optimizer: Literal["sgd", "adam"] = "adam"
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate η."""
     rounds: PositiveInt = 100
     """Rounds T, including those of exploration; a restart resets the count."""
     epochs: PositiveInt = 3
-    """Local epochs a round, E, of the head."""
+    """Local epochs per round, E, of the head."""
     batch_size: Annotated[int, Field(ge=2)] = 32
-    """Samples a batch."""
+    """Samples per batch."""
     clusters: PositiveInt = 3
     """Number of models in the pool, N; 1 is FedAvg, without exploration."""
     explore_rounds: NonNegativeInt
@@ -76,8 +76,8 @@ class CPCFLConfig(ClassificationConfig):
     initial: Literal["common", "independent"]
     """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models (IFCA)."""
     encoder_epochs: NonNegativeInt | None = None
-    """Number of a client's epochs that also train the encoder, before it is frozen; by default
-    all. 0 freezes it in all rounds."""
+    """Number of a client's epochs that also train the encoder, which is frozen afterwards; by
+    default all. 0 freezes it in all rounds."""
     shared_encoder: bool = False
     """Whether all models share one encoder, averaged over all clients, and differ in their heads;
     needs initial=common."""
@@ -85,8 +85,8 @@ class CPCFLConfig(ClassificationConfig):
     """`loss`: a client takes the model with the lowest loss; `client`: client k trains model k
     alone, for references without sharing; needs a model for each client."""
     min_share: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Share of the clients that has to choose each model; otherwise the pool restarts with other
-    random models. 0: no restarts."""
+    """Share of the clients that has to choose each model, or else the pool restarts with new random
+    models. 0: no restarts."""
     restart_after: PositiveInt = 5
     """Rounds of choice by loss after which the shares are checked, once."""
     max_restarts: NonNegativeInt = 20
@@ -109,7 +109,8 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
     if models > 1 and config.rounds <= config.explore_rounds:
         _logger.warning(
             "method.rounds=%d: clients take models at random in the first %d, "
-            "method.explore_rounds, so none is ever chosen; give more, or explore less.",
+            "method.explore_rounds, so none is ever chosen by its loss; give more rounds, or "
+            "explore less.",
             config.rounds,
             config.explore_rounds,
         )
@@ -133,8 +134,8 @@ class CPCFL(Method):
         initial: Literal["common", "independent"] = "common"
         """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-        """Share of the clients that has to choose each model; otherwise the pool restarts with
-        other random models. 0: no restarts."""
+        """Share of the clients that has to choose each model, or else the pool restarts with new
+        random models. 0: no restarts."""
 
     def __init__(self, config: CPCFLConfig, task: Task) -> None:
         self._config, self._task = config, task
@@ -157,7 +158,7 @@ class CPCFL(Method):
         )
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return a round of exploration or of exploitation."""
+        """Return the next round, of exploration or of exploitation."""
         config, done = self._config, server.round - server.whole("began")
         if done >= config.rounds:
             return None
@@ -182,7 +183,7 @@ class CPCFL(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 2, lines 15 to 26."""
+        """Run lines 15 to 26 of Algorithm 2."""
         config, explores = self._config, phase.stage == EXPLORATION
         module = client.module("classification", self.build)
         if config.choice == "client":
@@ -212,7 +213,7 @@ class CPCFL(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, lines 13 and 14; a model that no client chose keeps its values."""
+        """Run lines 13 and 14 of Algorithm 2; a model that no client chose keeps its values."""
         choices = remember(server, phase.round, gathered, server.whole("clients"))
         after = server.advance(phase, averaged(means), {"choices": choices})
         if not is_due(after, self._config):
@@ -222,11 +223,11 @@ class CPCFL(Method):
         return replace(after, metadata={**after.metadata, "looked": True})
 
     def client_groups(self, server: ServerState) -> Mapping[int, list[int]]:
-        """Round to the model of each client, −1 for the absent."""
+        """Return each client's model by round, −1 for absent clients."""
         return history(server)
 
     def members(self, server: ServerState) -> Mapping[int, int]:
-        """Client to the model of the current pool that it chose last."""
+        """Return the model of the current pool that each client chose last."""
         return latest_choices(server, after=server.whole("began"))
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -247,7 +248,7 @@ class CPCFL(Method):
         return Classification(self._config, self._task)
 
     def _pool(self, seed: int) -> Slots:
-        """Freshly initialised models."""
+        """Return freshly initialised models."""
         slots: dict[str, Tensors] = {}
         for n in range(self._config.clusters):
             with seeded(derive_seed(seed, "model", n) if n else seed):
@@ -260,7 +261,7 @@ class CPCFL(Method):
         return slots
 
     def _load(self, module: Classification, slots: Slots, n: int) -> nn.Module:
-        """Load model n of the pool into the module; equal encoders are offered once."""
+        """Load model n of the pool into the module; equal encoders are sent only once."""
         load_tensors(module, slots.get(self._encoder(n)) or slots[self._encoder(0)])
         load_tensors(module, slots[_head(n)])
         return nn.Sequential(module.encoder, module.classifier)
@@ -269,11 +270,11 @@ class CPCFL(Method):
         return "encoder" if self._config.shared_encoder else f"encoder/{n}"
 
     def _is_still(self, server: ServerState) -> bool:
-        """Whether no encoder is ever trained, by the config or because it has no parameters."""
+        """Return whether no encoder is ever trained, by the config or for lack of parameters."""
         return self._config.encoder_epochs == 0 or server.metadata["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:
-        """Return the state with other random models, and rounds counted from here."""
+        """Return the state with new random models, and rounds counted from here."""
         count = server.whole("restarts") + 1
         pool = self._pool(derive_seed(server.whole("seed"), "restart", count))
         metadata: dict[str, Json] = {"restarts": count, "began": server.round}
@@ -286,7 +287,7 @@ class CPCFL(Method):
 
 
 class IFCA(CPCFL):
-    """Supervised; a pool of random classifiers, each client trains the best for it.
+    """Supervised; a pool of random classifiers, of which each client trains its best.
 
     The best is that of the lowest loss, from the first round on.
     """
@@ -299,12 +300,12 @@ class IFCA(CPCFL):
         initial: Literal["common", "independent"] = "independent"
         """`common`: N random heads on one encoder; `independent`: N random models (IFCA)."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-        """Share of the clients that has to choose each model; otherwise the pool restarts with
-        other random models. 0: no restarts."""
+        """Share of the clients that has to choose each model, or else the pool restarts with new
+        random models. 0: no restarts."""
 
 
 def chosen_at_random(models: int, seed: int) -> int:
-    """Draw a model uniformly, by the client's seed of this task."""
+    """Return a random model, drawn by the client's seed of this task."""
     return derive_seed(seed, "choice") % models
 
 
@@ -326,7 +327,7 @@ def chosen_by_loss(client: Client, models: Iterable[nn.Module]) -> int:
 
 
 def is_due(server: ServerState, config: CPCFLConfig) -> bool:
-    """Whether to check the shares now, which is done once for each pool.
+    """Return whether to check the shares now, which happens once for each pool.
 
     It is done after `restart_after` rounds of choice by loss, or, if nobody took part then, after
     the next round in which somebody does.
@@ -337,7 +338,7 @@ def is_due(server: ServerState, config: CPCFLConfig) -> bool:
 
 
 def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
-    """Whether a model is the last choice of too few of the clients that have chosen by loss.
+    """Return whether too few of the clients that chose by loss chose some model last.
 
     Once `max_restarts` is reached it is False, with a warning.
     """

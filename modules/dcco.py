@@ -31,12 +31,12 @@ class DCCOConfig(CrossSilo, PretrainingConfig):
     rounds: PositiveInt = 500
     """Rounds; the optimiser starts afresh in each."""
     epochs: Literal[1] = 1
-    """A round is one step on one batch of a client: a second would use the statistics of weights
-    that it no longer has, and diverge."""
+    """Epochs per round; only 1, a single step on one batch, because a second step would use
+    statistics of older weights, and diverge."""
 
 
 class CrossCorrelation(SharedViews):
-    """The network, and the loss of all clients' statistics with the gradient of a client's own."""
+    """The network, and the loss of all clients' statistics with a client's own gradient."""
 
     config: DCCOConfig
 
@@ -73,9 +73,9 @@ class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
         return CrossCorrelation(self._config, self._task)
 
     def plan(self, phase: Phase, seed: int) -> Plan:
-        """One batch, the same in both phases."""
+        """Return one batch, the same in both phases."""
         return Plan(batch_size=self._config.batch_size, steps=1, seed=seed)
 
     def weight(self, client: Client) -> int:
-        """Return the samples of the batch."""
+        """Return the number of samples of the batch."""
         return min(len(client.data), self._config.batch_size)

@@ -1,4 +1,4 @@
-"""DINO: a student that sees parts of an image predicts what its slow teacher says of the whole.
+"""DINO: a student sees parts of an image and predicts its slow teacher's output for the whole.
 
 Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (arXiv:2104.14294), with
 lightly's loss and head. Student, teacher and the mean of the teacher's outputs are averaged.
@@ -36,9 +36,9 @@ class DINOConfig(LocalViewsConfig, FollowedConfig):
     teacher_temperature: PositiveFloat = 0.04
     """τ_t."""
     center_momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
-    """m of the mean of the teacher's outputs."""
+    """Momentum m of the mean of the teacher's outputs."""
     freeze_rounds: NonNegativeInt = 1
-    """Rounds in which the projector's last layer stays as it is."""
+    """Rounds in which the projector's last layer stays fixed."""
     hidden: PositiveInt = 2048
     """Width of the projector's two hidden layers."""
     bottleneck: PositiveInt = 256
@@ -48,7 +48,7 @@ class DINOConfig(LocalViewsConfig, FollowedConfig):
     projector_norm: Literal["none"] = "none"
     """The projector has no BatchNorm."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, whose last layer has rows of unit length."""
@@ -77,20 +77,20 @@ class SelfDistillation(LocalViews, Followed):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Mean of H(P_t(x), P_s(x')) over the teacher's views x and all others x', eq. (3)."""
+        """Return the mean of H(P_t(x), P_s(x')) over teacher's views x and others x', eq. (3)."""
         taught = [through(self.target, view) for view in views[:TEACHERS]]
         found = [through(self.online, view) for view in views]
         return self.logged({"loss": self.distil(*taught, *found)})
 
     @in_float32
     def distil(self, *outputs: Tensor) -> Tensor:
-        """Return the loss of the teacher's outputs and the student's, and move their mean."""
+        """Return the loss of teacher and student outputs, and update the teacher's mean."""
         loss: Tensor = self.criterion([*outputs[:TEACHERS]], [*outputs[TEACHERS:]])
         return loss
 
 
 class DINO(Pretraining["DINO.Config", SelfDistillation]):
-    """A student learns from parts what its slow teacher says of the whole; both averaged.
+    """A student predicts its slow teacher's outputs from parts of an image; both averaged.
 
     Clients keep nothing. The teacher's encoder is evaluated.
     """

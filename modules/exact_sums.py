@@ -42,11 +42,11 @@ _ROWS = 2048
 """Samples that are warped at a time."""
 
 Embed = Callable[[Tensor | None], Shaped[Tensor, "n d"]]
-"""Representations of these samples, or of all samples of the client."""
+"""Returns representations of these samples, or of all samples of the client."""
 
 
 class ExactSumsConfig(MethodConfig):
-    """What the configs of methods with exact sums have in common."""
+    """The common options of methods with exact sums."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
     sums: ClassVar[bool] = True
@@ -62,11 +62,11 @@ class OnExactSums(OnEncoder):
     widest: ClassVar[float] = float("inf")
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built, and no sums yet."""
+        """Return the encoder as built, and no sums yet."""
         return with_slots(super().init(sizes, seed), {MOMENTS: self._no_moments()})
 
     def _moment_bounds(self) -> dict[str, Bounds]:
-        """Return what a sample adds to the moments: features are on the lattice."""
+        """Return bounds on what a sample adds to the moments: features are on the lattice."""
         return {
             COUNT: Bounds(lowest=0.0, highest=1.0),
             TOTAL: Bounds(highest=LIMIT),
@@ -74,11 +74,11 @@ class OnExactSums(OnEncoder):
         }
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the samples of each cluster, the last column of the sums."""
+        """Return the number of samples of each cluster, the last column of the sums."""
         return {SUMS: sums[SUMS][SUMS][..., -1]} if SUMS in sums else {}
 
     def _no_moments(self) -> dict[str, Tensor]:
-        """Return the shapes of the moments, zero."""
+        """Return moments of the right shapes, all zero."""
         width = self._task.features
         second = (width,) if width > self.widest else (width, width)
         return {
@@ -89,7 +89,7 @@ class OnExactSums(OnEncoder):
     def _features(
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Int32[Tensor, "n d"]:
-        """Representations on the lattice, by default of the client's own samples."""
+        """Return representations on the lattice, by default of the client's own samples."""
         return on_lattice(self._embedded(client, slots, samples))
 
     def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
@@ -101,7 +101,7 @@ class OnExactSums(OnEncoder):
 
 
 def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
-    """n, Σ x and Σ x xᵀ; of representations wider than `widest` the diagonal of the last."""
+    """Return n, Σ x and Σ x xᵀ, or only its diagonal for representations wider than `widest`."""
     values = off_lattice(points)
     second = values.square().sum(dim=0) if values.shape[1] > widest else products(points)
     return {COUNT: values.new_tensor(len(values)), TOTAL: values.sum(dim=0), PRODUCTS: second}
@@ -110,7 +110,7 @@ def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
 def differences(
     client: Client, warps: Sequence[tuple[Warp, Warp]], embed: Embed
 ) -> Iterator[Shaped[Tensor, "n d"]]:
-    """Differences between both warps of each pair, of some of the client's samples at a time."""
+    """Return differences between both warps of each pair, for some samples at a time."""
     for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
         samples = client.data.take(rows)
         for pair in warps:
@@ -124,7 +124,7 @@ def discriminant(
     within: Float64[Tensor, "d d"] | None = None,
     ridge: float = 0.0,
 ) -> Float64[Tensor, "d c"]:
-    """Directions of the largest variance relative to that within, or of the largest variance.
+    """Return directions of the largest variance, or of the largest relative to that within pairs.
 
     Args:
         covariance: Of the features.
@@ -146,7 +146,7 @@ def discriminant(
 
 
 def cluster_bounds(width: int, largest: float, squared: float) -> dict[str, Bounds]:
-    """Return what a sample adds to the sums of a cluster: itself, its squared length, and one.
+    """Return bounds on what a sample adds to a cluster: itself, its squared length, and one.
 
     Args:
         width: Number of features.
@@ -163,7 +163,7 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
 
 
 def once(tensors: Tensors) -> WeightedUpdate:
-    """Return a contribution of sums.
+    """Return an outcome whose sums count once.
 
     Weight 1, so that the mean is the sum by the number of clients.
     """
@@ -178,12 +178,12 @@ def project_in(model: Clusterer, server: ServerState, slot: str = PROJECTION) ->
 
 
 def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
-    """Return the server's random numbers for a purpose."""
+    """Return the server's random generator for a purpose."""
     return np.random.default_rng(derive_seed(server.whole("seed"), *purpose))
 
 
 def moments_of(sums: Tensors) -> Moments:
-    """Return the moments that clients' sums give."""
+    """Return growing numbers of centroids with their iterations; the first is an eighth of all."""
     return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])
 
 

@@ -28,7 +28,7 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
         uncoupled: ClassVar[bool] = True
 
         optimizer: Literal["sgd", "adam"] = "sgd"
-        """SGD or Adam; its state starts afresh in each turn of a client."""
+        """SGD or Adam; its state starts afresh in each task of a client."""
         learning_rate: PositiveFloat = 0.1
         """The optimiser's learning rate η."""
         participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -36,9 +36,9 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 1
-        """Local epochs a round, E."""
+        """Local epochs per round, E."""
         batch_size: Annotated[int, Field(ge=2)] = 32
-        """Samples a batch, B."""
+        """Samples per batch, B."""
 
     def build(self) -> Classification:
         """Return the classifier and its loss."""

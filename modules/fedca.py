@@ -51,23 +51,23 @@ DICTIONARY, BASE, PROJECTIONS = "dictionary", "base", "projections"
 
 
 class FedCAConfig(CrossSilo, PretrainingConfig):
-    """Options of FedCA; what its paper leaves open is FedSimCLR's."""
+    """Options of FedCA; the defaults are FedSimCLR's where its paper gives none."""
 
     temperature: PositiveFloat = 0.1
     """τ."""
     alignment: Annotated[float, Field(ge=0.0)] = 0.01
     """β, the weight of the alignment to the base model."""
     sent: NonNegativeInt = 128
-    """Samples of a client whose projections it sends each round, chosen at random. Without any, and
-    with `alignment=0`, the method is FedSimCLR."""
+    """Number of a client's samples whose projections it sends each round, chosen at random. With 0
+    and `alignment=0`, the method is FedSimCLR."""
     hidden: PositiveInt = 256
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 256
     """Width of the projector's output."""
     epochs: PositiveInt = 5
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class DictionaryContrast(TwoViews):
@@ -82,13 +82,13 @@ class DictionaryContrast(TwoViews):
         self.to(task.dtype)
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, eval mode for the base model."""
+        """Switch to train mode, but the base model to eval mode."""
         super().on_train_epoch_start()
         self.base.eval()
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """NT-Xent with the dictionary's negatives, plus β times the alignment."""
+        """Return NT-Xent with the dictionary's negatives, plus β times the alignment."""
         (h_a, z_a), (h_b, z_b) = (through(self.represent, view) for view in views)
         others = self.dictionary.to(z_a.device)
         contrast = nt_xent_against(z_a, z_b, others, self.config.temperature)
@@ -101,13 +101,13 @@ class DictionaryContrast(TwoViews):
         return self.logged({"loss": loss, "contrast": contrast, "alignment": align})
 
     def represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Representations and projections of a view."""
+        """Return representations and projections of a view."""
         h = self.online.encoder(view)
         return h, self.online.projector(h)
 
 
 class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
-    """Contrasts two views, with negatives of all clients; sends single samples' projections.
+    """Contrasts two views, with negatives from all clients, which send projections of samples.
 
     Clients keep nothing.
     """
@@ -150,7 +150,7 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Local training against the dictionary; then projections for the next one."""
+        """Train against the dictionary, then compute projections for the next one."""
         module = client.module(self.stage, self.build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != DICTIONARY})
         module.dictionary = slots[DICTIONARY][PROJECTIONS].clone()
@@ -175,6 +175,6 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging; the projections of this round are the next dictionary."""
+        """Average the networks; this round's projections are the next dictionary."""
         found = concatenated(gathered, PROJECTIONS).to(self._task.dtype)
         return server.advance(phase, averaged(means) | {DICTIONARY: {PROJECTIONS: found}})

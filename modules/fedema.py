@@ -1,4 +1,4 @@
-"""FedEMA: clients blend the global model with their own, the more the further they have moved.
+"""FedEMA: clients blend the global model with their own, by how far they have moved.
 
 Zhuang et al., "Divergence-aware Federated Self-Supervised Learning" (ICLR 2022), section 4: a
 client's online network and predictor become μ · local + (1 − μ) · global before it trains, with
@@ -25,14 +25,14 @@ class FedEMAConfig(PaperConfig):
     """FedEMA's options."""
 
     scale: Annotated[float, Field(ge=0.0)] | None = None
-    """λ of all clients; 0 is FedBYOL. By default each client has its own: `autoscale` over the
-    divergence of its first task."""
+    """λ of all clients; 0 is FedBYOL. By default each client has its own λ: `autoscale` divided by
+    the divergence of its first task."""
     autoscale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
-    """τ: the share μ of a client's own model in its second task, where λ is its own."""
+    """τ: the share μ of a client's own model in its second task, if it has its own λ."""
 
 
 class Blended(Decayed):
-    """BYOL's networks, which begin a task between the global model and the client's own."""
+    """BYOL's networks, whose task begins between the global model and the client's own."""
 
     config: FedEMAConfig
 
@@ -42,7 +42,7 @@ class Blended(Decayed):
         self._scale = config.scale
 
     def begin(self, kept: Tensors) -> None:
-        """Blend the global model with what the client kept; its first task takes all of it."""
+        """Blend the global model with what the client kept; in its first task take all of it."""
         numbers = {name: float(kept[name]) for name in (DIVERGENCE, SCALE) if name in kept}
         self._scale = numbers.get(SCALE, self.config.scale)
         self.start_target()
@@ -55,7 +55,7 @@ class Blended(Decayed):
         self._began = _copied(self._blended())
 
     def end(self) -> dict[str, Tensor]:
-        """After the task: online network and predictor, divergence, and λ once there is one."""
+        """Return online network, predictor, divergence and, once there is one, λ."""
         moved = divergence(self, self._began)
         if self._scale is None and moved:
             self._scale = self.config.autoscale / moved
@@ -91,7 +91,7 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         return Blended(self._config, self._task)
 
     def enter_round(self, module: Blended, round_: int) -> None:
-        """Note that the schedule goes on from this round."""
+        """Set the learning-rate schedule to this round."""
         module.round = round_
 
     def restore(self, module: Blended, kept: Tensors) -> None:

@@ -45,7 +45,7 @@ from coterie.modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, Momen
 
 
 class Training(NamedTuple):
-    """How a stage trains: its name, the local epochs a round, its config and its task."""
+    """How a stage trains: its name, the local epochs per round, its config and its task."""
 
     stage: Stage
     epochs: int
@@ -54,7 +54,7 @@ class Training(NamedTuple):
 
 
 class _Momentum(Method):
-    """The federated half of MCC and FedMCC: stages one after the other."""
+    """The federated part of MCC and FedMCC: stages one after the other."""
 
     def __init__(self, config: MomentumConfig, task: Task, schedule: Schedule[Training]) -> None:
         if config.aggregate_target and config.restart_target:
@@ -117,7 +117,7 @@ class _Momentum(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """ClientLocalTraining of Algorithms 1 and 2."""
+        """Run ClientLocalTraining of Algorithms 1 and 2."""
         trainings = (training for training, _ in self._schedule.stages)
         stage, epochs, config, task = next(t for t in trainings if t.stage == phase.stage)
         roles = self.roles(stage)
@@ -141,7 +141,7 @@ class _Momentum(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging, and the choice among several cluster projectors."""
+        """Average the networks, and choose among several cluster projectors."""
         if not phase.gathered:
             return super().server(server, phase, means, gathered)
         losses = torch.stack([tensors["head_losses"] for tensors in gathered.values()]).mean(dim=0)
@@ -187,7 +187,7 @@ class FedMCC(_Momentum):
         ema: ClassVar[frozenset[str]] = frozenset({"momentum", "clustering_momentum"})
 
         representation_rounds: NonNegativeInt = 100
-        """Rounds R of stage 1; 0 clusters the encoder as it is given, such as a pretrained one."""
+        """Rounds R of stage 1; 0 clusters the given encoder as it is, such as a pretrained one."""
         clustering_rounds: NonNegativeInt = 10
         """Rounds of stage 2; 0 learns a representation only."""
         representation_epochs: PositiveInt = 5
@@ -238,7 +238,7 @@ class MCC(_Momentum):
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 10
-        """Epochs a round."""
+        """Epochs per round."""
 
     def __init__(self, config: Config, task: Task) -> None:
         training = Training("joint", config.epochs, config, task)

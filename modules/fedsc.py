@@ -38,7 +38,7 @@ from coterie.modules.shared_statistics import (
 
 MATRIX, FEWEST = "matrix", "fewest"
 _STEPS = 2**24
-"""Steps of the lattice to a deviation of the noise."""
+"""Lattice steps per standard deviation of the noise."""
 
 
 class FedSCConfig(CrossSilo, PretrainingConfig):
@@ -49,14 +49,15 @@ class FedSCConfig(CrossSilo, PretrainingConfig):
     bound: PositiveFloat = 4.0
     """μ: projections longer than √μ are shortened to it."""
     least_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """α's last value: it falls from 1, where a client is alone with its samples, to this."""
+    """The last value of α, which falls from 1, where a client is alone with its samples."""
     share_rounds: PositiveInt = 200
     """Rounds in which α falls, by equal steps."""
     noise: Annotated[float, Field(ge=0.0)] = 0.0
     """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends. It
     needs a network without BatchNorm, through which one sample would move all projections."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """With noise, δ for which ε is told; well below one divided by a client's samples."""
+    """With noise, δ for which ε is reported; choose it well below one divided by a client's
+    samples."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     hidden: PositiveInt = 1024
@@ -66,9 +67,9 @@ class FedSCConfig(CrossSilo, PretrainingConfig):
     rounds: PositiveInt = 200
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 5
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 512
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class SharedSpectral(SharedViews):
@@ -122,14 +123,14 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         return replace(start, metadata={**start.metadata, FEWEST: min(sizes.values())})
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the next phase, with the ε of all matrices up to it where clients add noise."""
+        """Return the next phase, with the ε that clients' noise has spent up to it."""
         phase = super().next(server)
         if phase is None or not self._config.noise:
             return phase
         return replace(phase, epsilon=self._spent(phase.round, server.whole(FEWEST)))
 
     def _spent(self, matrices: int, samples: int) -> float:
-        """ε of the matrices that a client of so many samples has sent.
+        """Return the ε of the matrices that a client with this number of samples has sent.
 
         A sample adds ½ (u uᵀ + v vᵀ) to its client's sum, of norm μ at most, so without it the mean
         changes by μ / n; and by rounding to the lattice by half a step for each entry.
@@ -140,7 +141,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         return epsilon(matrices, config.noise / change, config.delta)
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """Beside the networks, the number of samples that the mean matrix stands for."""
+        """Return the networks, and the number of samples behind the mean matrix."""
         slots = super().offer(server, phase)
         if STATISTICS not in phase.down:
             return slots
@@ -148,7 +149,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         return {**slots, DRAW: {**slots[DRAW], SAMPLES: torch.tensor([samples])}}
 
     def receive(self, module: SharedSpectral, phase: Phase, kept: Tensors, slots: Slots) -> None:
-        """Before training: take the client's own matrix out of the mean, and set α."""
+        """Subtract the client's own matrix from the mean before training, and set α."""
         if module.measures:
             return
         if kept and not torch.equal(kept[SEED], slots[DRAW][SEED]):
@@ -166,7 +167,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
             mean.copy_((everyone * mean - (everyone - others) * kept[MATRIX]) / others)
 
     def finish(self, module: SharedSpectral, client: Client) -> None:
-        """Add noise to the matrix, from a key of the operating system's."""
+        """Add noise to the matrix, by a key from the operating system."""
         if self._config.noise:
             matrix, step = module.shared()[MATRIX], self._config.noise / _STEPS
             whole = (matrix.detach().cpu().double() / step).round().to(torch.int64)
@@ -174,7 +175,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
             matrix.copy_(torch.from_numpy(noisy).reshape(whole.shape).double() * step)
 
     def keep(self, module: SharedSpectral, slots: Slots) -> Tensors | None:
-        """After measuring: the matrix as it is sent, and its samples."""
+        """Return the matrix as it is sent, with its number of samples."""
         if not module.measures:
             return None
         matrix = module.shared()[MATRIX].detach().cpu().clone()

@@ -35,9 +35,9 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     epochs: PositiveInt = 5
-    """Local epochs a round, E."""
+    """Local epochs per round, E."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, B."""
+    """Samples per batch, B."""
     hidden: PositiveInt = 4096
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 2048
@@ -58,7 +58,7 @@ class PaperConfig(CrossSilo, BootstrapConfig):
 
 
 class Decayed(Bootstrap):
-    """BYOL's networks, whose learning rate falls by a cosine over the rounds, of `epochs` each.
+    """BYOL's networks, with a learning rate that falls by a cosine over the rounds.
 
     Attributes:
         round: The round at which training begins, from 1; it has all of the rate.
@@ -68,7 +68,7 @@ class Decayed(Bootstrap):
     round = 1
 
     def configure_optimizers(self) -> Any:
-        """Adam or SGD, and the schedule if there is one."""
+        """Return Adam or SGD, with the schedule if there is one."""
         optimizer, total = super().configure_optimizers(), self.config.decay_rounds
         if total is None:
             return optimizer
@@ -99,7 +99,7 @@ class FedU(PredictedPretraining["FedU.Config", Decayed]):
         return Decayed(self._config, self._task)
 
     def enter_round(self, module: Decayed, round_: int) -> None:
-        """Note that the schedule goes on from this round."""
+        """Set the learning-rate schedule to this round."""
         module.round = round_
 
     def restore(self, module: Decayed, kept: Tensors) -> None:

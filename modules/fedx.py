@@ -37,7 +37,7 @@ class FedXConfig(CrossSilo, PretrainingConfig):
     temperature: PositiveFloat = 0.1
     """τ of all four losses."""
     target_temperature: PositiveFloat = 0.1
-    """τ' of the mean to which the relational losses draw both views."""
+    """τ' of the mean to which the relational losses pull both views."""
     learning_rate: PositiveFloat = 0.01
     """The optimiser's learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
@@ -47,7 +47,7 @@ class FedXConfig(CrossSilo, PretrainingConfig):
     projection: PositiveInt = 256
     """Width of the outputs of projector and predictor."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n; as many others are drawn for the relational losses."""
+    """Samples per batch, n; as many others are drawn for the relational losses."""
 
 
 class CrossDistillation(TwoViews):
@@ -67,7 +67,7 @@ class CrossDistillation(TwoViews):
         self.global_model.load_state_dict(self.online.state_dict())
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, eval mode for the global network."""
+        """Switch to train mode, but the global network to eval mode."""
         super().on_train_epoch_start()
         self.global_model.eval()
 
@@ -83,7 +83,7 @@ class CrossDistillation(TwoViews):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Two views of each sample, and one of each other sample."""
+        """Draw two views of each sample, and one of each other sample."""
         seed = derive_seed(batch["seed"], "view", 2)
         others = LazyViews(self.augment, batch["others"], seed, parameter_dtype(self))
         whole = self.config.micro_batch_size is None
@@ -103,7 +103,7 @@ class CrossDistillation(TwoViews):
         return self.logged({"loss": loss, "contrast": contrast, "relation": local + far})
 
     def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections and predictions of a view."""
+        """Return projections and predictions of a view."""
         z = self.online(view)
         return z, self.predictor(z)
 
@@ -125,10 +125,10 @@ class FedX(Pretraining["FedX.Config", CrossDistillation]):
         return CrossDistillation(self._config, self._task)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Local training from the global model, with other samples of the same client."""
+        """Train from the global model, with other samples of the same client."""
         client.module(self.stage, self.build).data = client.data
         return super().client(client, phase, slots)
 
     def restore(self, module: CrossDistillation, kept: Tensors) -> None:
-        """Make the frozen network the global one."""
+        """Set the frozen network to the global one."""
         module.start_world()

@@ -49,13 +49,13 @@ class FFCM(OnFixedEncoder):
         rounds: PositiveInt = 20
         """Rounds."""
         iterations: PositiveInt = 5
-        """Iterations of fuzzy c-means on a client, a round."""
+        """Iterations of fuzzy c-means on a client per round."""
         fuzziness: Annotated[float, Field(gt=1.0, le=100.0)] = 2.0
-        """m: near 1 as k-means; with 2 and many dimensions all centroids nearly coincide."""
+        """m: close to k-means near 1; with 2 and many dimensions all centroids nearly coincide."""
         joined_by: Literal["kmeans", "mean"] = "kmeans"
-        """How the server joins the clients' centroids: k-means over all of them from the last
-        global ones, or the mean of each; both weighted by supports. With unlike clients and several
-        iterations, centroids of the same number need not belong to the same cluster."""
+        """How the server combines the clients' centroids: by k-means over all of them from the last
+        global ones, or by the mean of each; both weighted by supports. If clients differ and take
+        several iterations, centroids of the same number need not belong to the same cluster."""
         support: Literal["memberships", "powers"] = "memberships"
         """Weight of a centroid: Σ u or Σ u^m over the client's samples. With `powers`, `mean` and
         one iteration, a round equals one iteration of fuzzy c-means on all clients' data."""
@@ -73,7 +73,7 @@ class FFCM(OnFixedEncoder):
         self.rounds = config.rounds
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the next round; before the first one a phase that finds initial centroids.
+        """Return the next round, or first the phase that finds initial centroids.
 
         If nobody takes part in that phase, it is repeated once, and then the round ends.
         """
@@ -97,7 +97,7 @@ class FFCM(OnFixedEncoder):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Fuzzy c-means on the client's own samples; the first phase starts from k-means."""
+        """Run fuzzy c-means on the client's own samples; the first phase starts from k-means."""
         points, config = self._embedded(client, slots), self._config
         if CENTROIDS in slots:
             start = slots[CENTROIDS][CENTROIDS]
@@ -121,7 +121,7 @@ class FFCM(OnFixedEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Join all clients' centroids into one set."""
+        """Combine all clients' centroids into one set."""
         every, weights = concatenated(gathered, CENTROIDS), concatenated(gathered, SUPPORTS)
         before = server.slots.get(CENTROIDS, {}).get(CENTROIDS)
         if before is not None and self._config.joined_by == "mean":
@@ -134,7 +134,7 @@ class FFCM(OnFixedEncoder):
     def _clustered(
         self, every: Tensor, weights: Tensor, before: Tensor | None, seed: int
     ) -> Tensor:
-        """k-means over all centroids, from the last global ones if there are any.
+        """Run k-means over all centroids, from the last global ones if there are any.
 
         The global centroids join with the weight `ANCHOR`, so that a cluster without data in this
         round keeps its centroid.
@@ -152,7 +152,7 @@ class FFCM(OnFixedEncoder):
 
 
 def weighted_means(every: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-    """Each cluster's weighted mean over the clients; a cluster without weight keeps its centroid.
+    """Return each cluster's weighted mean over clients; without weight it keeps its centroid.
 
     Args:
         every: The clients' centroids, k per client in client order, (clients · k, d).

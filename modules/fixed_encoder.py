@@ -1,4 +1,4 @@
-"""The bases of methods that train no encoder: clusters of a fixed one's representations.
+"""The bases of methods that cluster the representations of a fixed encoder.
 
 With `encoder=raw` the samples themselves are clustered, as in the papers. A pretrained encoder is
 sent to each client once.
@@ -60,13 +60,13 @@ class FixedEncoder(LightningModule):
 
 
 class OnEncoder(Method):
-    """A method that looks at representations and trains nothing."""
+    """A method that reads representations and trains nothing."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built."""
+        """Return the encoder as built."""
         with seeded(seed):
             module = FixedEncoder(self._task)
         ROLES.check(module)
@@ -85,7 +85,7 @@ class OnEncoder(Method):
     def _embedded(
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Float[Tensor, "n d"]:
-        """Representations, by default of the client's own samples."""
+        """Return representations, by default of the client's own samples."""
         return client.embed(self._encoder(client, slots), samples)
 
     def _encoder(self, client: Client, slots: Slots) -> nn.Module:
@@ -96,7 +96,7 @@ class OnEncoder(Method):
 
 
 class OnCentroids(OnEncoder):
-    """A method whose clusters are centroids, the tensor `centroids` of the slot of that name."""
+    """A method whose clusters are centroids, the tensor `centroids` in the slot of that name."""
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
         if CENTROIDS not in server.slots:
@@ -122,7 +122,7 @@ class OnFixedEncoder(OnCentroids):
         self._key = "method.local_clusters" if local else "method.clusters"
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built.
+        """Return the encoder as built.
 
         Raises:
             ConfigError: If a client is to find more clusters than there are in total or than it
@@ -135,8 +135,8 @@ class OnFixedEncoder(OnCentroids):
         client, fewest = choose(sizes.items(), key=lambda item: item[1])
         if fewest < self._per_client:
             raise ConfigError(
-                f"{asked}client {client} has {fewest} samples, too few to find as many clusters "
-                "among; lower it or choose fewer clients."
+                f"{asked}client {client} has {fewest} samples, too few for as many clusters; lower "
+                "it or choose fewer clients."
             )
         called = math.ceil(self._participation * len(sizes))
         if called * self._per_client < self._clusters:

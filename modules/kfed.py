@@ -31,7 +31,7 @@ from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig
 
 
 class KFED(OnFixedEncoder):
-    """One-shot federated clustering: each client sends its centroids once. Algorithms 1 and 2."""
+    """One-shot federated clustering: each client sends its centroids once (Algorithms 1 and 2)."""
 
     rounds = 1
     fewer = True
@@ -41,7 +41,7 @@ class KFED(OnFixedEncoder):
 
         local_clusters: PositiveInt | None = None
         """Number of clusters k' that each client finds in its own samples, at most k; by default k.
-        Set it to the number of clusters that a client has, where that is small."""
+        Set it to the number of clusters that a client has, if that is small."""
 
     def __init__(self, config: "KFED.Config", task: Task) -> None:
         super().__init__(config, task, config.local_clusters)
@@ -63,7 +63,7 @@ class KFED(OnFixedEncoder):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 1: the centroids of the client's own samples, but those of too few."""
+        """Run Algorithm 1, and return the centroids without those of too few samples."""
         points, seed = self._embedded(client, slots), derive_seed(client.seed, "kmeans")
         own = min(self._per_client, len(points))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
@@ -90,11 +90,7 @@ class KFED(OnFixedEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, with k-means until convergence where the paper has one step of it.
-
-        Raises:
-            RunError: If too few clients answered.
-        """
+        """Run Algorithm 2, with k-means until convergence where the paper takes one step of it."""
         every = concatenated(gathered, CENTROIDS)
         if len(every) < self._clusters:
             raise RunError(

@@ -64,9 +64,9 @@ class KMeans(OnExactSums):
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes."""
         restarts: PositiveInt = 10
-        """Starts, all followed at the same time; the one of least inertia counts."""
+        """Starts of k-means, which run at the same time; the one of least inertia is taken."""
         iterations: PositiveInt = 100
-        """Most iterations; it ends earlier once no centroid moves."""
+        """Maximum number of iterations; k-means ends earlier once no centroid moves."""
 
     def __init__(self, config: "KMeans.Config", task: Task) -> None:
         super().__init__(task)
@@ -78,7 +78,7 @@ class KMeans(OnExactSums):
         self.rounds = 1 + config.iterations
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built, and no sums yet."""
+        """Return the encoder as built, and no sums yet."""
         server = super().init(sizes, seed)
         if self._noisy is None:
             return server
@@ -86,7 +86,7 @@ class KMeans(OnExactSums):
         return replace(server, slots=slots)
 
     def next(self, server: ServerState) -> Phase | None:
-        """Moments of all samples, then an iteration a round until no centroid moves."""
+        """Return the next phase: all samples' moments, then iterations until no centroid moves."""
         if server.round >= self.rounds or server.metadata.get("settled"):
             return None
         if self._noisy is not None:
@@ -131,7 +131,7 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Return starts from the moments of all samples.
+        """Draw starts from the moments of all samples, or move the centroids.
 
         Then Lloyd's step for every start that moves.
         """
@@ -158,7 +158,7 @@ class KMeans(OnExactSums):
         return self._after(server, phase, moving, best, least)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the samples of each cluster."""
+        """Return the number of samples of each cluster."""
         if self._noisy is not None:
             return {SUMS: self._noisy.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
         return super().group_sizes(sums)
@@ -178,7 +178,7 @@ class KMeans(OnExactSums):
         best: Int32[Tensor, "k d"],
         inertia: Json,
     ) -> ServerState:
-        """Return the state with these starts still moving."""
+        """Return the state with the starts that still move."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}

@@ -1,4 +1,4 @@
-"""The parts of lightly's that methods are built on: losses, heads and a masked transformer.
+"""The parts of lightly that methods build on: losses, heads and a masked transformer.
 
 Susmelj et al., "Lightly", https://github.com/lightly-ai/lightly; an extra, imported here alone.
 """

@@ -1,4 +1,4 @@
-"""A user's own LightningModule, federated as it is.
+"""Federated averaging of a user's own LightningModule.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
 (arXiv:1602.05629), Algorithm 1, for any module: in each round a plain Trainer trains it on each
@@ -45,7 +45,7 @@ from coterie.modules.strategies.strategy import Local, Strategy, corrected
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
 STRATEGY = "strategy"
-"""The slot of what a strategy knows on the server."""
+"""The slot of a strategy's values on the server."""
 _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
@@ -67,10 +67,10 @@ class Lightning(Method):
         rounds: PositiveInt = 10
         """Rounds."""
         epochs: PositiveInt = 1
-        """Local epochs a round; the Trainer counts its epochs on over the rounds."""
+        """Local epochs per round; the Trainer continues its count of epochs over the rounds."""
         keep_optimizer: bool = False
-        """Whether optimisers, schedulers and callbacks go on from round to round; by default they
-        start afresh in each."""
+        """Whether optimisers, schedulers and callbacks keep their state between rounds; by default
+        they start afresh in each."""
         personal: Annotated[tuple[str, ...], Field(strict=False)] = ()
         """Names of the layers that stay with each client, with * for any text: [head.*] is FedPer,
         ["*.bn*"] FedBN."""
@@ -79,10 +79,10 @@ class Lightning(Method):
         validation_every: NonNegativeInt = 1
         """Rounds between validations on the clients' held-out samples; 0: only after the last."""
         own_validation: bool = False
-        """Whether each client's data has a validation loader of its own."""
+        """Whether each client's data has its own validation loader."""
         strategy: NestedComponent = None
-        """How clients train and the server joins, {target: package.module:Class, …} of
-        `coterie.modules.strategies`; by default federated averaging."""
+        """How clients train and how the server combines their results, {target:
+        package.module:Class, …} of `coterie.modules.strategies`; by default federated averaging."""
         trainer: Mapping[str, Any] = {}
         """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
 
@@ -111,7 +111,7 @@ class Lightning(Method):
         self._config, self.rounds, self._built = config, config.rounds, None
         if not isinstance(config.strategy, Strategy | None):
             raise ConfigError(
-                f"method.strategy={target_of(config.strategy)}: it is no strategy; name one of "
+                f"method.strategy={target_of(config.strategy)}: it is not a strategy; name one of "
                 "coterie.modules.strategies."
             )
         self._strategy: Strategy = Strategy() if config.strategy is None else config.strategy
@@ -182,7 +182,7 @@ class Lightning(Method):
         """Train the module on the client's samples, or validate it on those held out."""
         samples, config, state = client.data.samples, self._config, client.state or {}
         if not isinstance(samples, LoaderSamples):
-            raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
+            raise ConfigError("data: your own module needs your own data; use data=lightning.")
         module = self._loaded(slots, state)
         source, rows = samples.place(client.data.rows)
         seed = derive_seed(0, "held out", client.id)
@@ -250,7 +250,7 @@ class Lightning(Method):
         return module
 
     def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
-        """Return what a strategy knows at the start of a client's training."""
+        """Return what a strategy needs at the start of a client's training."""
         start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
         own = [name for name in state if name.startswith(_KEPT)]
         kept = {name.removeprefix(_KEPT): state[name] for name in own}
@@ -259,7 +259,7 @@ class Lightning(Method):
     def _update(
         self, module: Any, before: Tensors, samples: int, local: Local
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensor]]:
-        """Return what the client sends, in the types received, and what its strategy keeps."""
+        """Return what the client sends, in the received dtypes, and what its strategy keeps."""
         strategy = self._strategy
         values = self._rules.slot(module, SHARED)
         found = strategy.finish(local, values)
@@ -325,14 +325,14 @@ def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
 
 
 def _untrained(server: ServerState) -> frozenset[str]:
-    """Return the averaged entries that nobody trains: buffers, frozen layers, moving averages."""
+    """Return the averaged entries that training does not touch: buffers, frozen layers, EMAs."""
     names: Any = server.metadata["trained"]
     tied: Any = server.metadata["tied"]
     return frozenset(server.slots[SHARED]) - {*names, *tied}
 
 
 def _tied(module: Any) -> dict[str, str]:
-    """Further names of shared parameters, to the first."""
+    """Return further names of shared parameters, each with the first name."""
     first = {value: name for name, value in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
     return {name: first[value] for name, value in every if first[value] != name}

@@ -26,7 +26,7 @@ class LocalViewsConfig(PretrainingConfig):
     """How many local views there are, and how large."""
 
     local_views: NonNegativeInt = 6
-    """Views of a part of each image, which the student alone sees."""
+    """Views of a part of each image, which only the student sees."""
     local_area: Annotated[tuple[Share, Share], Field(strict=False)] = (0.2, 0.6)
     """Bounds of a local view's share of a whole view's area."""
     local_size: PositiveInt | None = None
@@ -47,7 +47,7 @@ class LocalViews(TwoViews):
             _check_size(self.online.encoder, config.local_size, task)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw all views on the device; each view depends on the batch's seed and its number."""
+        """Draw all views on the device; each depends on the batch's seed and the view's number."""
         whole, seed = super().on_after_batch_transfer(batch, dataloader_idx), batch_seed(batch)
         seeds = [derive_seed(seed, "part", number) for number in range(self.config.local_views)]
         dtype = parameter_dtype(self)
@@ -57,11 +57,11 @@ class LocalViews(TwoViews):
 
 
 def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
-    """Return what cuts a local view out of a whole one."""
+    """Return a module that crops a local view from a whole one."""
     if len(task.shape) != 3:
         raise ConfigError(
-            f"method.local_views={config.local_views}: samples of shape {task.shape} are no images "
-            "that have parts; set method.local_views=0."
+            f"method.local_views={config.local_views}: samples of shape {task.shape} are not "
+            "images; set method.local_views=0."
         )
     size = (config.local_size or task.shape[1], config.local_size or task.shape[2])
     crop: nn.Module = kornia.RandomResizedCrop(
@@ -71,13 +71,13 @@ def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
 
 
 def _check_size(encoder: nn.Module, size: int, task: Task) -> None:
-    """Refuse an encoder that does not take local views; on the meta device nothing is computed."""
+    """Refuse an encoder that cannot take local views, by shapes on the meta device."""
     probe = deepcopy(encoder).to("meta").eval()
     try:
         probe(torch.zeros(2, task.shape[0], size, size, device="meta"))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ConfigError(
-            f"method.local_size={size}: the encoder takes no images of this size "
+            f"method.local_size={size}: the encoder cannot take images of this size "
             f"({reason(error)}); leave it out, or give a timm ViT "
             "encoder.options={dynamic_img_size: true}."
         ) from error

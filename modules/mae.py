@@ -1,4 +1,4 @@
-"""MAE: a vision transformer sees a quarter of an image's patches, and the others are predicted.
+"""MAE: a vision transformer sees a quarter of an image's patches, and predicts the others.
 
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), with lightly's
 masked transformer and decoder, by federated averaging of encoder and decoder.
@@ -29,7 +29,7 @@ class MAEConfig(AveragingConfig):
     masked: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
     """Share of an image's patches that the encoder does not see."""
     standardise: bool = True
-    """Whether each patch that is to be predicted is brought to mean 0 and deviation 1."""
+    """Whether each patch to be predicted is scaled to mean 0 and deviation 1."""
     decoder: PositiveInt = 512
     """Width of the decoder, a multiple of 4 and of `decoder_heads`."""
     decoder_heads: PositiveInt = 16
@@ -45,13 +45,13 @@ class MAEConfig(AveragingConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 2
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class MaskedAutoencoder(ClientModule):
-    """The networks and the loss of what the encoder does not see."""
+    """The networks, and the loss on the patches that the encoder does not see."""
 
     config: MAEConfig
 
@@ -82,7 +82,7 @@ class MaskedAutoencoder(ClientModule):
         return view[:], order.to(samples.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
-        """Mean squared error of the masked patches (section 3, "reconstruction target")."""
+        """Return the mean squared error of the masked patches (section 3)."""
         seen = max(1, round(self.online.patches * (1 - self.config.masked)))
         found, wanted = self.online(*batch, seen)
         if self.config.standardise:

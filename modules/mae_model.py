@@ -1,4 +1,4 @@
-"""MAE's networks: an encoder that sees some patches, and the decoder that predicts the others.
+"""MAE's networks: an encoder that sees some patches, and a decoder that predicts the others.
 
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), section 3.
 """
@@ -22,17 +22,7 @@ from coterie.precision import widened
 
 
 class MaskedNetwork(nn.Module):
-    """Encoder, decoder, and the linear layers before and after it.
-
-    Attributes:
-        patches: Patches of an image.
-
-    Args:
-        task: Shapes and encoder.
-        width: Of the decoder.
-        heads: Attention heads of the decoder.
-        blocks: Transformer blocks of the decoder.
-    """
+    """Encoder, decoder, and the linear layers before and after it."""
 
     def __init__(self, task: Task, width: int, heads: int, blocks: int) -> None:
         super().__init__()
@@ -76,7 +66,7 @@ class MaskedNetwork(nn.Module):
         return widened(found), get_at_index(patches, order[:, seen:])
 
     def _encode(self, images: Tensor, keep: Tensor) -> Tensor:
-        """Return the encoder's tokens of what it sees."""
+        """Return the encoder's tokens of the patches that it sees."""
         as_built = {"weight_initialization": "skip", "pos_embed_initialization": "skip"}
         # Built here, because the encoder would have two names in the state.
         masked = MaskedVisionTransformerTIMM(transformer(self.encoder), **as_built)

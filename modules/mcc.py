@@ -1,4 +1,4 @@
-"""MCC's online and target networks, and its loss, of both stages or of one.
+"""MCC's online and target networks, with the loss of one stage or of both at once.
 
 Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Both views of a sample
 pass both networks; no gradient reaches the target network, which is an EMA of the online one.
@@ -26,7 +26,7 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
     "clustering": ("cluster",),
     "joint": ("encoder", "instance", "cluster"),
 }
-"""The parts that each stage trains; slots of the same names are sent back to the server."""
+"""The parts that each stage trains; slots of these names are sent back to the server."""
 
 Heads = Sequence[Mapping[str, Any]]
 """The outputs of a network's heads by name, for each view that it saw."""
@@ -43,7 +43,7 @@ class MomentumConfig(MicroBatched):
     clusters: PositiveInt | None = None
     """Number of clusters d2; by default the data's number of classes."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, n."""
+    """Samples per batch, n."""
     learning_rate: PositiveFloat = 3e-4
     """Adam's learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
@@ -108,13 +108,13 @@ class MomentumContrast(ViewPairs):
         load_tensors(self, kept)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over the parts that the stage trains."""
+        """Return Adam over the parts that the stage trains."""
         trained = [p for p in self.parameters() if p.requires_grad]
         decay = self.config.weight_decay
         return torch.optim.Adam(trained, lr=self.config.learning_rate, weight_decay=decay)
 
     def on_train_epoch_start(self) -> None:
-        """Train mode for both networks; a frozen encoder stays in eval mode."""
+        """Switch both networks to train mode; a frozen encoder stays in eval mode."""
         super().on_train_epoch_start()
         if self.stage == "clustering":
             self.online.encoder.eval()
@@ -147,14 +147,14 @@ class MomentumContrast(ViewPairs):
         return self._project(network, encoder(view))
 
     def project_both(self, view: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Both networks' projections of the frozen encoder's representations."""
+        """Return both networks' projections of the frozen encoder's representations."""
         hidden = self.online.encoder(view)
         online = self._project(self.online, hidden)
         with torch.no_grad():
             return online, self._project(self.target, hidden)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """P_T ← m P_T + (1 − m) P_O for the parts that the stage trains."""
+        """Update P_T ← m P_T + (1 − m) P_O for the parts that the stage trains."""
         for part in PARTS[self.stage]:
             target, online = self.target.get_submodule(part), self.online.get_submodule(part)
             update_ema(target, online, self.config.momentum)
@@ -167,7 +167,7 @@ class MomentumContrast(ViewPairs):
         return projected
 
     def _instance_loss(self, online: Heads, target: Heads) -> Tensor:
-        """L_I of eq. (8)."""
+        """Return L_I of eq. (8)."""
         z_online, z_target = ([view["instance"] for view in net] for net in (online, target))
         tau, positive = self.config.instance_temperature, self.config.include_positive
         loss = contrastive_loss(z_online[0], z_target[-1], tau, positive)
@@ -176,7 +176,7 @@ class MomentumContrast(ViewPairs):
         return 0.5 * (loss + contrastive_loss(z_target[0], z_online[-1], tau, positive))
 
     def _cluster_loss(self, online: Heads, target: Heads) -> dict[str, Tensor]:
-        """L_C of eq. (9); the mean over the cluster projectors if there are several."""
+        """Return L_C of eq. (9), the mean over cluster projectors if there are several."""
         c_online, c_target = ([view["cluster"] for view in net] for net in (online, target))
         heads = self.config.cluster_heads
         if heads == 1:
@@ -193,7 +193,7 @@ class MomentumContrast(ViewPairs):
     def _one_cluster_loss(
         self, c_online: Sequence[Tensor], c_target: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """L and H of eq. (9). The caller subtracts H: adding it, as printed, collapses."""
+        """Return L and H of eq. (9); the caller subtracts H: adding it, as printed, collapses."""
         tau, positive = self.config.cluster_temperature, self.config.include_positive
         entropy = torch.stack([cluster_entropy(c) for c in (*c_online, *c_target)]).sum()
         loss = cluster_contrastive_loss(c_online[0], c_target[-1], tau, positive)

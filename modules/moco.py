@@ -1,4 +1,4 @@
-"""MoCo: a view is told from a queue of other samples' keys, which a slower network makes.
+"""MoCo: a view is contrasted with a queue of other samples' keys, made by a slower network.
 
 He et al., "Momentum Contrast for Unsupervised Visual Representation Learning" (arXiv:1911.05722),
 with the head of Chen et al.'s MoCo v2 (arXiv:2003.04297) and lightly's loss and queue. Query and
@@ -23,8 +23,8 @@ class MoCoConfig(FollowedConfig):
     temperature: PositiveFloat = 0.2
     """τ; 0.07 in the first version."""
     queue_size: PositiveInt = 4096
-    """Keys in a client's queue, K, random at first; 65,536 in the paper. A queue that is longer
-    than a client's data has each sample's own older keys among the negatives."""
+    """Keys in a client's queue, K, random at first; 65,536 in the paper. If the queue is longer
+    than a client's data, its negatives include older keys of the same sample."""
     hidden: PositiveInt = 2048
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 128
@@ -32,7 +32,7 @@ class MoCoConfig(FollowedConfig):
     projector_norm: Literal["none"] = "none"
     """The projector has no BatchNorm."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of two layers."""
@@ -55,7 +55,7 @@ class QueueContrast(Followed):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """−log exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_queue exp(q·k/τ)), eq. (1); then enqueue k₊."""
+        """Return −log exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_queue exp(q·k/τ)), eq. (1), and enqueue k₊."""
         query, key = through(self.online, views[0]), through(self.target, views[1])
         return self.logged({"loss": in_float32(self.criterion.forward)(query, key)})
 

@@ -1,4 +1,4 @@
-"""MOON: a classifier whose projections stay near the global model's and leave the last one's.
+"""MOON: a classifier's projections stay near the global model's and away from its last ones.
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021), Algorithm 1: federated averaging in
 which each client adds a contrastive term between models to its cross-entropy.
@@ -43,9 +43,9 @@ class MOONConfig(ClassificationConfig):
     hidden: PositiveInt = 512
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 256
-    """Width of the projector's output, in which models are compared."""
+    """Width of the projector's output, by which models are compared."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat = 0.01
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -55,9 +55,9 @@ class MOONConfig(ClassificationConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round, E."""
+    """Local epochs per round, E."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, B."""
+    """Samples per batch, B."""
 
 
 class ModelContrast(Classification):
@@ -81,13 +81,13 @@ class ModelContrast(Classification):
         frozen.get_submodule("projector").load_state_dict(self.projector.state_dict())
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, eval mode for the frozen models."""
+        """Switch to train mode, but the frozen models to eval mode."""
         super().on_train_epoch_start()
         self.global_model.eval()
         self.previous.eval()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
-        """ℓ_sup + μ ℓ_con of one batch of views and classes, eq. (4), and both terms."""
+        """Return ℓ_sup + μ ℓ_con of one batch of views and classes, eq. (4), and both terms."""
         views, labels = batch
         z = self.projector(self.encoder(views))
         with torch.no_grad():
@@ -133,13 +133,13 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
         return ModelContrast(self._config, self._task)
 
     def restore(self, module: ModelContrast, kept: Tensors) -> None:
-        """Take the client's own model as the last one; in its first task, the global one."""
+        """Set the last model to the client's own, or in its first task to the global one."""
         module.copy_into(module.global_model)
         module.copy_into(module.previous)
         load_tensors(module, kept)
 
     def keep(self, module: ModelContrast, slots: Slots) -> Tensors:
-        """Keep the model just trained."""
+        """Return the model just trained."""
         module.copy_into(module.previous)
         return self.roles.kept(module)
 

@@ -24,9 +24,9 @@ from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20
 _OFFSET = 1 / 16
-"""Distance between a cluster's mean and the two centroids that share it, by the clip norm."""
+"""Distance of the two new centroids from the mean that they replace, relative to the clip norm."""
 _FEWEST = 1 / 50
-"""Share of the mean cluster's samples below which a cluster is given up: its mean is noise."""
+"""Share of the mean cluster size below which a cluster is dropped, since its mean is noise."""
 
 
 class NoisyLloyd:
@@ -59,7 +59,7 @@ class NoisyLloyd:
         return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
 
     def sizes(self, sums: Tensor) -> Tensor:
-        """Return the samples of each cluster in sums, which count them with a weight."""
+        """Return the number of samples of each cluster, which sums count with a weight."""
         counts: Tensor = sums[..., -1] / self._weight
         return counts.round()
 
@@ -68,7 +68,7 @@ class NoisyLloyd:
         return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
 
     def next(self, server: ServerState) -> Phase:
-        """Return the mean of all samples, then an iteration a round."""
+        """Return the next phase: the mean of all samples, then iterations."""
         first = CENTROIDS not in server.slots
         return Phase(
             name=MEAN if first else LLOYD,
@@ -105,7 +105,7 @@ class NoisyLloyd:
     def found(
         self, columns: Float64[Tensor, "k d+1"]
     ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
-        """Means, and numbers of samples, that noisy sums tell; means are within the ball."""
+        """Return means within the ball, and numbers of samples, from noisy sums."""
         counts = columns[:, -1] / self._weight
         return self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None]), counts
 
@@ -115,7 +115,7 @@ class NoisyLloyd:
         counts: Float64[Tensor, "k"],
         generator: np.random.Generator,
     ) -> Float64[Tensor, "k d"]:
-        """Clusters of too few samples share those of the largest ones."""
+        """Replace clusters of too few samples by parts of the largest ones."""
         few = counts < _FEWEST * counts.clamp_min(0).mean()
         given_up = torch.nonzero(few)[:, 0]
         largest = counts.argsort(descending=True)[: len(given_up)]
@@ -128,12 +128,12 @@ class NoisyLloyd:
     def _directions(
         self, generator: np.random.Generator, number: int, features: int
     ) -> Float64[Tensor, "n d"]:
-        """Random vectors of one length."""
+        """Return random vectors of equal length."""
         found: Tensor = torch.from_numpy(generator.standard_normal((number, features)))
         length: Tensor = found.norm(dim=1, keepdim=True)
         return found / length * (self._clip * _OFFSET)
 
     def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
-        """Noise may carry a mean out of the ball, where no mean of samples can be."""
+        """Move means into the ball of all possible means, which noise may have left."""
         norms = centroids.norm(dim=1, keepdim=True)
         return centroids.mul(self._clip).div(norms.clamp_min(self._clip))

@@ -1,4 +1,4 @@
-"""Prototypes under differential privacy of single samples, for Concord and prototypes.
+"""Prototypes with differential privacy of single samples, for Concord and prototypes.
 
 1. `moments`: number, sum and products of representations clipped to a ball, and of Concord's
    differences between warps. Noise on products, then their leading eigenvectors: Dwork, Talwar,
@@ -55,7 +55,7 @@ from coterie.networks.warps import Warp
 PROTOTYPES, WARPED = "prototypes", "warped"
 ITERATIONS = 8
 _FEWEST = 1 / 5
-"""Share of the mean prototype's samples below which a prototype is left out: noise drew it."""
+"""Share of the mean prototype's samples below which a prototype is dropped as noise."""
 _COARSE = 4
 """Steps of the lattice to which moments are rounded, so that products are multiples of 2^-20."""
 
@@ -100,7 +100,7 @@ class NoisyPrototypes:
         return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the moments, then an iteration a round."""
+        """Return the next phase: the moments, then iterations."""
         if server.round >= self.rounds:
             return None
         first = PROJECTION not in server.slots
@@ -120,7 +120,7 @@ class NoisyPrototypes:
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
-        """Return the client's sums. Its projected samples stay with it from task to task."""
+        """Return the client's sums; its projected samples stay with it from task to task."""
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, embed))})
         if client.state is None:
@@ -147,7 +147,7 @@ class NoisyPrototypes:
         return server.advance(phase, slots)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Slot to the samples of each cluster."""
+        """Return each slot's number of samples of each cluster."""
         return {SUMS: self._lloyd.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
 
     def _moments(self, client: Client, embed: Embed) -> dict[str, Tensor]:
@@ -167,7 +167,7 @@ class NoisyPrototypes:
         return {**sums, WARPED: within}
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Leading directions of the noisy covariance, and centroids in random directions."""
+        """Return the noisy covariance's first directions, and centroids in random ones."""
         count = sums[COUNT].clamp_min(1)
         mean = sums[TOTAL] / count
         mean = mean / mean.norm().clamp_min(1)
@@ -194,11 +194,7 @@ class NoisyPrototypes:
         centroids: Float64[Tensor, "m c"],
         counts: Float64[Tensor, "m"],
     ) -> dict[str, Mapping[str, Tensor]]:
-        """Return the prototypes and their clusters; if they are too few, the round before's.
-
-        Raises:
-            RunError: If there are too few in the last round.
-        """
+        """Return the prototypes and their clusters; if too few, those of the round before."""
         kept = counts >= (_FEWEST * counts.clamp_min(0).mean()).clamp_min(1)
         number, few = int(kept.sum()), max(4, self._clusters or 0)
         if number < few and phase.round < self.rounds:
@@ -227,7 +223,7 @@ class NoisyPrototypes:
 
 
 def _in_ball(values: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:
-    """Rows on a coarse lattice, scaled so that none is longer than `norm`."""
+    """Return rows on a coarse lattice, scaled so that none is longer than `norm`."""
     return clipped_rows(values / _COARSE, norm / _COARSE) * _COARSE
 
 

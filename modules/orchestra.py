@@ -47,7 +47,7 @@ from coterie.modules.orchestra_model import GlobalClusters, OrchestraConfig, Orc
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
 MINIMA = frozenset({"smallest_cluster"})
-"""The smallest local cluster over all clients: a sample is hidden among at least so many."""
+"""The smallest local cluster over all clients: every sample is hidden among at least this many."""
 
 ROLES = StateRoles(
     *(Entry(pattern=f"{part}.*", role=Role.AVERAGE, slot=part) for part in sorted(NETWORKS)),
@@ -70,7 +70,7 @@ class Orchestra(Method):
         rounds: PositiveInt = 100
         """Rounds, without the phase that only clusters."""
         epochs: PositiveInt = 10
-        """Local epochs a round, E."""
+        """Local epochs per round, E."""
         base_clients: PositiveInt | None = None
         """Number of clients K that `epochs` was tuned for: K_new clients train E·K_new/K epochs, so
         that each round has equally many steps (appendix C.4). By default `epochs` is not scaled."""
@@ -84,9 +84,9 @@ class Orchestra(Method):
         representations themselves, the paper's idealised setting, for comparison only."""
         epsilon: PositiveFloat | None = None
         """With `local_dp`, ε of one phase's centroids for one sample's projection; networks are not
-        covered. Phases add up."""
+        covered. The ε of phases add up."""
         delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-3
-        """With `local_dp`, δ for which ε is meant."""
+        """With `local_dp`, δ of that ε."""
         weighting: Literal["samples", "clients"] = "samples"
         """Weight of a client's networks in the average: its samples, or 1 as in algorithm 2."""
         global_steps: PositiveInt = 500
@@ -112,7 +112,7 @@ class Orchestra(Method):
         self.rounds = config.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Fresh networks, the target equal to the online one, and random centroids."""
+        """Return fresh networks, the target equal to the online one, and random centroids."""
         with seeded(seed):
             module = self.build()
         ROLES.check(module)
@@ -162,7 +162,7 @@ class Orchestra(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 1; before the first round only its lines 4, 5 and 18."""
+        """Run Algorithm 1, or before the first round only its lines 4, 5 and 18."""
         module = client.module("orchestra", self.build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
         if not phase.up:
@@ -186,7 +186,7 @@ class Orchestra(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2: average the networks, and cluster the clients' centroids."""
+        """Run Algorithm 2: average the networks, and cluster the clients' centroids."""
         points = concatenated(gathered, *phase.gathered)
         before = server.slots["centroids"]["centroids"]
         steps, temperature = self._config.global_steps, self._config.temperature
@@ -197,7 +197,7 @@ class Orchestra(Method):
         return server.advance(phase, averaged(means) | centroids)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the target encoder, with its projections' assignment to the global clusters.
+        """Return the target encoder, whose projections are assigned to the global clusters.
 
         The encoder has no cluster head: G is a multiple of the number of classes, and methods are
         compared by their representations.
@@ -213,7 +213,7 @@ class Orchestra(Method):
         return OrchestraModel(self._config, self._task)
 
     def _specs(self, shared: str) -> dict[str, TensorSpec]:
-        """Return unit rows, as many as a client has clusters or samples in memory."""
+        """Return the specs of unit rows, as many as a client has clusters or samples in memory."""
         config = self._config
         most = config.local_clusters if shared == "centroids" else config.memory
         shape = (range(most + 1), config.projection)
@@ -223,7 +223,7 @@ class Orchestra(Method):
         }
 
     def _encode(self, client: Client, module: OrchestraModel) -> None:
-        """Fill the memory with views of randomly chosen samples; nothing is trained."""
+        """Fill the memory with views of randomly chosen samples, without training."""
         module.on_train_epoch_start()
         draw = torch.Generator().manual_seed(derive_seed(client.seed, "order"))
         chosen = torch.randperm(len(client.data), generator=draw)[: self._config.memory]
@@ -243,7 +243,7 @@ class Orchestra(Method):
             raise ConfigError(f"method.epsilon={target:g}: {error}; give a larger one.") from error
 
     def _spent(self, server: ServerState, phases: int) -> float | None:
-        """ε of a client that was asked in each of so many phases."""
+        """Return the ε of a client that was asked in this number of phases."""
         if self._config.epsilon is None:
             return None
         return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
@@ -281,9 +281,9 @@ class Orchestra(Method):
         kept = (sizes >= k_anonymity) | (k_anonymity == 1)
         if k_anonymity == 1 and len(z) < 2 * wanted:
             note = (
-                f"it has {len(z)} samples in memory, fewer than two for each of local_clusters="
-                f"{wanted}: a cluster has at most one, and for it a sample's own representation is "
-                "sent"
+                f"it has {len(z)} samples in memory, fewer than two for each of "
+                f"local_clusters={wanted}: of a cluster with one sample, that sample's "
+                "representation is sent"
             )
         elif int(kept.sum()) < wanted:
             note = self._withheld(int(kept.sum()), len(z))
@@ -298,13 +298,13 @@ class Orchestra(Method):
     def _withheld(self, sent: int, samples: int) -> str:
         return (
             f"it sends {sent} of {self._config.local_clusters} centroids, which stand for "
-            f"privacy.k_anonymity={self._task.k_anonymity} of its {samples} samples in memory or "
-            "more"
+            f"privacy.k_anonymity={self._task.k_anonymity} or more of its {samples} samples in "
+            "memory"
         )
 
 
 def scaled_epochs(epochs: int, clients: int, base: int | None) -> int:
-    """Local epochs E·K_new/K for K_new clients in place of K, rounded, at least 1.
+    """Return local epochs E·K_new/K for K_new clients in place of K, rounded, at least 1.
 
     Appendix C.4, after Zhuang et al. (2021).
     """

@@ -1,4 +1,4 @@
-"""Orchestra's online and target networks, its loss, and the memory of a turn's projections.
+"""Orchestra's online and target networks, its loss, and the memory of a task's projections.
 
 Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering",
 section 4 and algorithm 1.
@@ -31,14 +31,14 @@ class OrchestraConfig(MethodConfig):
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     batch_size: Annotated[int, Field(ge=2)] = 16
-    """Samples a batch."""
+    """Samples per batch."""
     learning_rate: PositiveFloat = 0.003
     """SGD's learning rate η; 0.01 with 10 silos."""
     base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Participation ρ that `learning_rate` was tuned for: another ρ_new scales it by √(ρ_new/ρ)
     (appendix C.4). By default it is not scaled."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum; its buffer starts at zero in each turn of a client."""
+    """SGD's momentum; its buffer starts at zero in each task of a client."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
     """SGD's weight decay."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.996
@@ -47,7 +47,7 @@ class OrchestraConfig(MethodConfig):
     temperature: PositiveFloat = 0.1
     """Temperature of the softmax over the global centroids."""
     teacher_view: Literal["augmented", "plain"] = "augmented"
-    """Input of the target network and of the rotations: `augmented`, a view of its own, as in
+    """Input of the target network and of the rotations: `augmented`, a separate view, as in
     Orchestra's code; `plain`, the sample itself, as in algorithm 1."""
     rotation_task: bool = True
     """Whether the student also learns to predict rotations; without it (table 6) only `momentum`
@@ -65,7 +65,7 @@ class OrchestraConfig(MethodConfig):
 
 
 class ProjectedEncoder(nn.Module):
-    """Encoder and projector; its output is not normalised to unit length.
+    """Encoder and projector, whose output is not normalised to unit length.
 
     The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
     are not centred lie in a narrow cone, where Sinkhorn cannot separate clusters.
@@ -136,7 +136,7 @@ class OrchestraModel(ClientModule):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD over the online network and the rotation head."""
+        """Return SGD over the online network and the rotation head."""
         config = self.config
         return torch.optim.SGD(
             [p for p in self.parameters() if p.requires_grad],
@@ -147,7 +147,7 @@ class OrchestraModel(ClientModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw the teacher's and the student's view, and rotate each image of the former."""
+        """Draw the teacher's and the student's view, and rotate each of the teacher's images."""
         samples, seed, dtype = batch["samples"], batch_seed(batch), parameter_dtype(self)
         teacher, student = two_views(self.augment, samples, seed, dtype)
         if self.config.teacher_view == "plain":
@@ -172,7 +172,7 @@ class OrchestraModel(ClientModule):
         return self.logged({"loss": loss, "cluster": cluster, "rotation": rotation})
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """T ← m T + (1 − m) O."""
+        """Update T ← m T + (1 − m) O."""
         update_ema(self.target, self.online, self.config.momentum)
 
     @torch.no_grad()
@@ -203,5 +203,5 @@ class OrchestraModel(ClientModule):
 
 @in_float32
 def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-    """Similarities (n, G) of unit rows z (n, d) and unit centroids (G, d), over the temperature."""
+    """Return similarities (n, G) of unit rows z (n, d) and unit centroids, over the temperature."""
     return z @ centroids.T / temperature

@@ -1,4 +1,4 @@
-"""Clusters whose linear classifier is fitted again to its own labels.
+"""Clusters whose linear classifier is fitted repeatedly to its own labels.
 
 As TURTLE (Gadetsky et al., ICML 2024), it looks for the labels that a linear classifier of fixed
 representations learns best, here by alternating: a sample's label is the classifier's, and the
@@ -20,9 +20,9 @@ from coterie.networks.quadratic import FINE, QuadraticClassifier, fit_sums, fitt
 OWN, OWN_SUMS = "own", "own_sums"
 WEIGHTS, SCALES, COUNTS, TARGETS = "weights", "scales", "counts", "targets"
 STARTS = 5
-"""Starts that go side by side, at most."""
+"""The most starts that are followed at the same time."""
 TOGETHER = 6
-"""Rounds that they do."""
+"""Rounds for which they are followed."""
 _RIDGE = 0.05
 """Added to the features' mean products, as a share of their mean diagonal entry."""
 _LARGEST = 16.0
@@ -30,7 +30,7 @@ _LARGEST = 16.0
 
 
 def started(counts: Float64[Tensor, "s k"], width: int) -> Slots:
-    """Return what goes down before there is a classifier, and the shapes of the sums, zero.
+    """Return what clients receive before there is a classifier, and the sums' shapes, zero.
 
     Args:
         counts: Samples of each cluster, for each start.
@@ -51,7 +51,7 @@ def _slots(classifiers: dict[str, Tensor]) -> Slots:
 def own_sums(
     points: Int[Tensor, "n c"], first: Int64[Tensor, "s n"], classifiers: Tensors
 ) -> dict[str, Tensor]:
-    """Return each start's sums over samples, with the labels that its classifier gives them.
+    """Return each start's sums over samples, with labels from its classifier.
 
     Args:
         points: Unit vectors, on the lattice.
@@ -81,7 +81,7 @@ def _sums(
 
 
 def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
-    """Return what a sample adds to the sums."""
+    """Return bounds on what a sample adds to the sums."""
     largest = largest_value(width) * (1 + float(scales.max()))
     return {
         PRODUCTS: Bounds(highest=largest**2),
@@ -91,7 +91,7 @@ def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
 
 
 def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits: int) -> Slots:
-    """Return the next classifiers, samples' weights by these clusters' sizes, and room for sums.
+    """Return the next classifiers, with samples weighted by cluster sizes, and zero sums.
 
     Args:
         sums: Over all samples.
@@ -112,6 +112,6 @@ def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits:
 
 
 def _scales(counts: Float64[Tensor, "s k"]) -> Float64[Tensor, "s k"]:
-    """Roots of the weights with which clusters weigh alike, 1 in the mean over samples."""
+    """Return roots of the weights by which clusters weigh alike, with mean 1 over samples."""
     share = counts.sum(dim=1, keepdim=True) / counts.shape[1]
     return (share / counts.clamp_min(1)).sqrt().clamp_max(_LARGEST)

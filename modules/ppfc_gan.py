@@ -1,4 +1,4 @@
-"""PPFC-GAN: a deep clustering network on synthetic samples that each client's GAN has made.
+"""PPFC-GAN: a deep clustering network on synthetic samples from each client's GAN.
 
 Yan et al., "Privacy-Preserving Federated Deep Clustering based on GAN" (2022), with the network of
 Yang et al., "Towards K-means-friendly Spaces" (DCN, 2017). Baseline of CCFC (Yan et al., "CCFC:
@@ -32,24 +32,24 @@ from coterie.networks.encoders import Width, dense
 
 
 class PPFCGAN(OnSynthesis):
-    """Deep clusters of synthetic samples: each client trains a GAN and sends what it makes, once.
+    """Deep clusters of synthetic samples: each client trains a GAN and sends samples of it, once.
 
     The encoder is trained at the server.
     """
 
     class Config(SynthesisConfig):
-        """PPFC-GAN's configuration. Widths are DCN's for MNIST, what trains them is ours."""
+        """PPFC-GAN's configuration: widths are DCN's for MNIST, training options are ours."""
 
         pretrain_epochs: PositiveInt = 50
         """Epochs of reconstruction at the server, before there are clusters."""
         epochs: PositiveInt = 50
-        """Epochs at the server in which latents are drawn to the centroids."""
+        """Epochs at the server in which latents are pulled to the centroids."""
         pull: Annotated[float, Field(ge=0.0)] = 0.05
         """λ, the weight of the squared distance of a latent to its centroid."""
         learning_rate: PositiveFloat = 1e-3
         """Adam's learning rate at the server."""
         batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch at the server."""
+        """Samples per batch at the server."""
         decoder: Annotated[tuple[Width, ...], Field(strict=False)] = (2000, 500, 500)
         """Widths of the decoder's hidden layers."""
 
@@ -84,7 +84,7 @@ class PPFCGAN(OnSynthesis):
         return server.advance(phase, slots)
 
     def _built_decoder(self) -> nn.Module:
-        """From latents to flattened samples, those of images in [0, 1]."""
+        """Return a decoder from latents to flattened samples; images are in [0, 1]."""
         layers = dense(self._task.features, list(self._decoder), math.prod(self._task.shape))
         ends = [nn.Sigmoid()] if len(self._task.shape) == 3 else []
         return nn.Sequential(*layers, *ends).to(self._task.dtype)

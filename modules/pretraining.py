@@ -41,14 +41,14 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     projection: PositiveInt = 512
     """Width of the projector's output."""
     projector_norm: ProjectorNorm = "none"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as in SimSiam and Orchestra's code."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as in SimSiam and Orchestra's code."""
     rounds: PositiveInt = 30
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round; 30 rounds of 10 are CP-CFL's 300 epochs."""
+    """Local epochs per round; 30 rounds of 10 are CP-CFL's 300 epochs."""
     batch_size: Annotated[int, Field(ge=2)] = 500
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return the projector on top of an encoder of this width."""
@@ -67,9 +67,9 @@ class CrossSilo(MethodConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n; 16 across devices."""
+    """Samples per batch, n; 16 across devices."""
 
 
 class FollowedConfig(PretrainingConfig):
@@ -85,8 +85,8 @@ class PredictorConfig(PretrainingConfig):
     """Options of methods with a predictor."""
 
     projector_norm: ProjectorNorm = "hidden"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as CP-CFL has it for BYOL."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as CP-CFL has it for BYOL."""
     bottleneck: PositiveInt = 64
     """Width of the predictor's hidden layer."""
 
@@ -116,7 +116,7 @@ class Branch(nn.Module):
         self.projector = config.projector(self.width)
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Projections (n, projection) of samples."""
+        """Return projections (n, projection) of samples."""
         projections: Tensor = self.projector(self.encoder(samples))
         return projections
 
@@ -135,7 +135,7 @@ class TwoViews(ViewPairs):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam or SGD over the parameters that take a gradient."""
+        """Return Adam or SGD over the parameters that take a gradient."""
         config = self.config
         return sgd_or_adam(
             config.optimizer,
@@ -147,7 +147,7 @@ class TwoViews(ViewPairs):
 
 
 class Followed(TwoViews):
-    """The same with a target network, which no gradient reaches and which follows by EMA."""
+    """An online network with a target, which follows it by EMA without gradients."""
 
     config: FollowedConfig
 
@@ -162,12 +162,12 @@ class Followed(TwoViews):
         self.target.load_state_dict(self.online.state_dict())
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """ξ ← m ξ + (1 − m) θ, over the parameters; the target's running statistics are its own."""
+        """Update the target's parameters, ξ ← m ξ + (1 − m) θ, but not its running statistics."""
         update_ema(self.target, self.online, self.config.momentum)
 
 
 class TwoViewsPredicted(TwoViews):
-    """The same with a predictor on top, which has BatchNorm."""
+    """An online and a target network, with a predictor that has BatchNorm."""
 
     config: PredictorConfig
 
@@ -190,7 +190,7 @@ PREDICTOR = Entry(pattern="predictor.*", role=Role.AVERAGE, slot="predictor")
 
 
 class Pretraining(Averaging[ConfigT, ModuleT]):
-    """A pretrainer; its result is the encoder."""
+    """A pretrainer, whose result is the encoder."""
 
     stage = "representation"
 
@@ -201,14 +201,14 @@ class Pretraining(Averaging[ConfigT, ModuleT]):
 
 
 class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
-    """A pretrainer with a predictor, which is averaged; under FedU's rule clients also keep it."""
+    """A pretrainer with a predictor, which is averaged, and by FedU's rule also kept by clients."""
 
     def restore(self, module: PredictedT, kept: Tensors) -> None:
         """Load what the client kept over the global values."""
         load_tensors(module, kept)
 
     def keep(self, module: PredictedT, slots: Slots) -> Tensors | None:
-        """Keep the entries under `Role.KEEP` and, by FedU's rule, the predictor."""
+        """Return the entries under `Role.KEEP` and, by FedU's rule, the predictor."""
         kept = self.roles.kept(module)
         threshold = self._config.predictor_threshold
         if threshold is not None and divergence(module, slots["encoder"]) >= threshold:
@@ -217,7 +217,7 @@ class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
 
 
 def divergence(module: TwoViews, before: Tensors) -> float:
-    """How far training moved the encoder: the mean of ‖w − w_before‖₂ over its kernels (FedU).
+    """Return how far training moved the encoder: mean ‖w − w_before‖₂ over its kernels (FedU).
 
     As in the authors' code, kernels of shortcuts (`downsample`) do not count. Without convolutions
     it is the mean over the weight matrices; 0 if nothing is trained.

@@ -49,24 +49,24 @@ _COMPONENTS = 64
 
 
 class Prototypes(OnEncoder):
-    """One-shot clusters from many local means: each sends those of at least K samples, once."""
+    """One-shot clusters from many local means of at least K samples, sent once."""
 
     rounds = 1
 
     class Config(FixedEncoderConfig):
-        """The configuration of the method."""
+        """Options of prototypes."""
 
         sums: ClassVar[bool] = True  # under differential privacy; else it averages nothing
 
         clusters: PositiveInt | None = None
-        """Number of clusters k; by default the data's number of classes, and without classes the
+        """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
         prototypes: PositiveInt = 500
-        """Prototypes of a client; fewer where it has less than twice `minimum` samples for each."""
+        """Prototypes of a client; fewer if it has less than twice `minimum` samples for each."""
         minimum: PositiveInt = 3
-        """K: samples that a prototype stands for; others stay with the client."""
+        """K, the fewest samples behind a prototype; others stay with the client."""
         neighbours: Annotated[int, Field(ge=2)] = 15
-        """Neighbours of a prototype in the graph; all others where there are no more."""
+        """Neighbours of a prototype in the graph; all others if there are no more."""
         restarts: PositiveInt = 1
         """Restarts of a client's k-means; the best result counts."""
 
@@ -90,7 +90,7 @@ class Prototypes(OnEncoder):
             self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built.
+        """Return the encoder as built.
 
         Under differential privacy the moments too, still zero.
         """
@@ -133,7 +133,7 @@ class Prototypes(OnEncoder):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Means of at least K of the client's samples, with their numbers and Σ ‖x − mean‖²."""
+        """Return means of at least K of the client's samples, with their numbers and scatter."""
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         points, config = self._embedded(client, slots), self._config
@@ -163,11 +163,7 @@ class Prototypes(OnEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Graph and cut of all clients' prototypes.
-
-        Raises:
-            RunError: If there are too few.
-        """
+        """Build the graph of all clients' prototypes, and cut it."""
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         found = cluster_prototypes(
@@ -183,7 +179,7 @@ class Prototypes(OnEncoder):
         )
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the samples of each cluster, under differential privacy.
+        """Return the number of samples of each cluster, under differential privacy.
 
         Else there are no sums.
         """

@@ -14,7 +14,7 @@ TURNS = 4
 
 
 def drawn_turns(count: int, seed: int) -> Tensor:
-    """Return a rotation of each image in quarter turns, int64 (count,), from a seed."""
+    """Draw a rotation for each image in quarter turns, int64 (count,), from a seed."""
     draw = torch.Generator().manual_seed(derive_seed(seed, "rotation"))
     return torch.randint(TURNS, (count,), generator=draw)
 

@@ -1,4 +1,4 @@
-"""RotPred: clients learn to tell by how many quarter turns an image was rotated.
+"""RotPred: clients predict by how many quarter turns an image was rotated.
 
 Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018);
 Orchestra's baseline RotPred: one random rotation of each plain image, by federated averaging.
@@ -49,7 +49,7 @@ class RotationPrediction(ClientModule):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam or SGD over all parameters that take a gradient."""
+        """Return Adam or SGD over all parameters that take a gradient."""
         config = self.config
         return sgd_or_adam(
             config.optimizer,

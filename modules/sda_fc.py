@@ -1,4 +1,4 @@
-"""SDA-FC: the server clusters synthetic samples that each client's GAN has made.
+"""SDA-FC: the server clusters synthetic samples from each client's GAN.
 
 Yan et al., "Federated Clustering with GAN-based Data Synthesis" (2022). Baseline of CCFC (Yan et
 al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1 and 2), with k-means
@@ -25,7 +25,7 @@ _ROWS = 1024
 
 
 class SDAFC(OnSynthesis):
-    """Clusters of synthetic samples: each client trains a GAN and sends what it makes, once.
+    """Clusters of synthetic samples: each client trains a GAN and sends samples of it, once.
 
     Samples are compared by cosine.
     """

@@ -1,4 +1,4 @@
-"""The base of DCCO and FedSC: before each training, statistics of all clients' projections.
+"""The base of DCCO and FedSC, where clients share statistics of projections before training.
 
 Vemulapalli et al., "Federated Training of Dual Encoding Models on Small Non-IID Client Datasets"
 (DCCO), and Jing et al., "FedSC: Provable Federated Self-supervised Learning with Spectral
@@ -34,13 +34,13 @@ from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews
 
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
-"""The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
+"""Slot of the clients' statistics; slot of a round's seed; seed of batches and views."""
 MEASURED, SAMPLES = "measured", "samples"
 """Metadata: the round of the statistics, and the samples that they stand for."""
 
 
 class RunningMean(nn.Module):
-    """A mean over samples; the server averages it over clients and its optimiser never steps it."""
+    """A mean over samples, which the server averages over clients without its optimiser."""
 
     running_mean: Tensor
 
@@ -50,7 +50,7 @@ class RunningMean(nn.Module):
 
 
 class SharedViews(TwoViews):
-    """An online network that measures its projections of two views, or is trained on them.
+    """An online network that measures statistics of its projections, or is trained on them.
 
     Args:
         shapes: The shape of each statistic by name.
@@ -73,7 +73,7 @@ class SharedViews(TwoViews):
         """Return the loss of a batch's projections of both views."""
 
     def begin(self, *, measures: bool) -> None:
-        """Begin a task that measures from nothing, or that trains with the statistics as loaded."""
+        """Begin a task: reset the statistics to measure them, or train with the loaded ones."""
         self.measures, self.measured = measures, 0
         if measures:
             for value in self.shared().values():
@@ -85,7 +85,7 @@ class SharedViews(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Return the loss of one batch; a task that measures has none, and no gradient either."""
+        """Return the loss of one batch; a task that measures has no loss and no gradient."""
         with torch.set_grad_enabled(not self.measures):
             u, v = (through(self.online, view) for view in views)
         if not self.measures:
@@ -105,7 +105,7 @@ SharedT = TypeVar("SharedT", bound=SharedViews)
 
 
 class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
-    """Rounds of two phases, in which a client has the same batches and views."""
+    """A method with rounds of two phases, whose batches and views are the same."""
 
     scalable = False  # a task that measures has no gradient
     roles = StateRoles(*ONLINE, Entry(pattern="statistics.*", role=Role.AVERAGE, slot=STATISTICS))
@@ -117,7 +117,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         return replace(start, metadata={**start.metadata, **metadata})
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the next phase: of a round's two, the first sends statistics up."""
+        """Return the next phase; the first of a round's two sends statistics."""
         training = super().next(server)
         if training is None or server.step:
             return training and replace(training, step=1, down=training.down | {DRAW})
@@ -139,7 +139,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         return slots
 
     def is_fresh(self, server: ServerState, phase: Phase) -> bool:
-        """Whether a client has sent statistics in this round; earlier ones are of other weights."""
+        """Return whether a client has sent statistics in this round, by the present weights."""
         return server.metadata.get(MEASURED) == phase.round
 
     def server(
@@ -149,7 +149,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging; the statistics' round and number of samples are remembered."""
+        """Average the slots, and remember the statistics' round and number of samples."""
         after = super().server(server, phase, means, gathered)
         if STATISTICS not in means:
             return after
@@ -157,7 +157,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         return replace(after, metadata={**after.metadata, **metadata})
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Measure, or train."""
+        """Measure the statistics, or train."""
         module = client.module(self.stage, self.build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != DRAW})
         measures = STATISTICS in phase.up
@@ -175,16 +175,16 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         )
 
     def plan(self, phase: Phase, seed: int) -> Plan:
-        """Return the batches of a task: one pass to measure, then all epochs."""
+        """Return the batches of a task: one pass to measure, all epochs to train."""
         epochs = 1 if STATISTICS in phase.up else self._config.epochs
         return Plan(batch_size=self._config.batch_size, epochs=epochs, seed=seed)
 
     def weight(self, client: Client) -> int:
-        """Return the samples that a client has trained on."""
+        """Return the number of samples that a client has trained on."""
         return len(client.data)
 
     def receive(self, module: SharedT, phase: Phase, kept: Tensors, slots: Slots) -> None:
-        """Before a task: load what the client kept in its last; by default nothing."""
+        """Load what the client kept in its last task; by default nothing."""
 
     def finish(self, module: SharedT, client: Client) -> None:
-        """After measuring, before the statistics are sent; by default nothing."""
+        """Change the measured statistics before they are sent; by default do nothing."""

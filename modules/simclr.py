@@ -40,7 +40,7 @@ class Contrast(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """NT-Xent over the 2n views: self excluded, positive included, mean over all anchors."""
+        """Return NT-Xent over the 2n views: self excluded, positive included, mean over anchors."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": nt_xent(z_a, z_b, self.config.temperature)})
 

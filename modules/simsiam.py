@@ -27,8 +27,8 @@ class SimSiamConfig(PredictionConfig):
     """Options of SimSiam and FedSimSiam."""
 
     projector_norm: ProjectorNorm = "all"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as in SimSiam's paper."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as in SimSiam's paper."""
 
 
 class SimSiamModel(TwoViewsPredicted):
@@ -40,12 +40,12 @@ class SimSiamModel(TwoViewsPredicted):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
+        """Return ½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
         (z_a, p_a), (z_b, p_b) = (through(self.project, view) for view in views)
         return self.logged({"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))})
 
     def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections and predictions of a view."""
+        """Return projections and predictions of a view."""
         z = self.online(view)
         return z, self.predictor(z)
 

@@ -23,8 +23,8 @@ class SpecLossConfig(CrossSilo, PretrainingConfig):
     """Options of SpecLoss; the defaults are the cross-silo setting of Orchestra's baselines."""
 
     projector_norm: ProjectorNorm = "hidden"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as in Orchestra's code."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as in Orchestra's code."""
     bound: PositiveFloat | None = None
     """μ: projections longer than √μ are shortened to it, as in the authors' code. By default all
     have length 1, as in Orchestra's baseline."""
@@ -41,7 +41,7 @@ class SpectralContrast(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Attract views of one sample; make those of different samples orthogonal."""
+        """Return the loss: views of one sample attract, different samples become orthogonal."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": spectral_contrast(z_a, z_b, self.config.bound)})
 

@@ -1,4 +1,4 @@
-"""The base of SDA-FC and PPFC-GAN: each client trains a small GAN and sends synthetic samples.
+"""The base of SDA-FC and PPFC-GAN: each client trains a small GAN and sends its samples.
 
 Yan et al., "Federated Clustering with GAN-based Data Synthesis" (SDA-FC, 2022) and
 "Privacy-Preserving Federated Deep Clustering based on GAN" (PPFC-GAN, 2022). One round: the server
@@ -46,22 +46,25 @@ _INITIAL = 0.02
 class SynthesisConfig(MethodConfig):
     """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}
+    absent: ClassVar[Mapping[str, str]] = {
+        "micro_batch_size": "a GAN's batch norm needs the whole batch"
+    }
 
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""
     samples: PositiveInt = 7000
-    """Most synthetic samples that a client sends; it sends no more than it has samples."""
+    """Maximum number of synthetic samples that a client sends, which is also at most its number of
+    samples."""
     gan_epochs: PositiveInt = 50
     """Epochs in which a client trains its GAN."""
     gan_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch of the GAN."""
+    """Samples per batch of the GAN."""
     generator_rate: PositiveFloat = 1e-3
     """Adam's learning rate for the generator (ours)."""
     discriminator_rate: PositiveFloat = 1e-3
     """Adam's learning rate for the discriminator (ours)."""
     noise: PositiveInt = 62
-    """Normal numbers of a code, which has one of k categories besides, each equally often."""
+    """Number of normal variables in a code, which also has one of k equally frequent categories."""
     gan_hidden: PositiveInt = 1024
     """Width of the GAN's linear layers."""
     gan_width: PositiveInt = 64
@@ -103,19 +106,19 @@ class GAN(ClientModule):
         self.to(task.dtype)
 
     def codes(self, count: int, draw: torch.Generator | None = None) -> Tensor:
-        """Random codes (count, noise + k), of each category as many ±1."""
+        """Draw random codes (count, noise + k), with as many of each category (±1)."""
         normal = torch.randn(count, self.config.noise, generator=draw)
         categories = torch.arange(count) * self.clusters // count
         both = torch.cat([normal, one_hot(categories, self.clusters)], dim=1)
         return both.to(self.shift)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Synthetic samples (n, …) of codes (n, noise + k)."""
+        """Return synthetic samples (n, …) of codes (n, noise + k)."""
         made: Tensor = self.generator(codes) * self.scale + self.shift
         return made
 
     def training_step(self, batch: Batch, batch_idx: int) -> Terms:
-        """Both losses; the generator's gradient does not reach the discriminator."""
+        """Return both losses; the generator's gradient does not reach the discriminator."""
         real = (to_unit(batch["samples"], self.shift.dtype) - self.shift) / self.scale
         made = self.generator(self.codes(len(real)))
         told = discriminator_loss(self.discriminator(real), self.discriminator(made.detach()))
@@ -127,7 +130,7 @@ class GAN(ClientModule):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """One Adam, of two learning rates."""
+        """Return one Adam with two learning rates."""
         groups = [
             {"params": self.generator.parameters(), "lr": self.config.generator_rate},
             {"params": self.discriminator.parameters(), "lr": self.config.discriminator_rate},
@@ -177,7 +180,7 @@ class OnSynthesis(OnCentroids):
         return GAN(self._config, self._task, self._clusters)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Train a GAN on the client's own samples, and draw from it; images in 8 bits a pixel."""
+        """Train a GAN on the client's own samples, and draw samples; images have 8 bits a pixel."""
         config = self._config
         module = client.module("gan", self.build)
         if not self._images:

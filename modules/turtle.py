@@ -65,9 +65,9 @@ _MESSAGES = {
     SCATTER: ((PROJECTION,), SCATTER),
     LABELS: ((PROJECTION, TASK), SUMS),
 }
-"""Of each phase what goes down besides the encoder, and what comes up."""
+"""What each phase sends down besides the encoder, and what it sends up."""
 _SCALE = 10.0
-"""The classifier's logits, in multiples of the regression's values."""
+"""Factor from the regression's values to the classifier's logits."""
 _RIDGE = 1.0
 """Added to the mean of φ φᵀ, whose diagonal is near 1."""
 _FADING = (0.9, 0.999)
@@ -88,13 +88,13 @@ class Turtle(OnExactSums):
         components: PositiveInt = 64
         """Principal directions on which representations are projected."""
         restarts: PositiveInt = 8
-        """Starts, all followed at the same time; the one of least objective counts."""
+        """Starts, which run at the same time; the one with the least objective is taken."""
         iterations: PositiveInt = 200
         """Steps of the labels, each a round."""
         learning_rate: Annotated[float, Field(gt=0.0)] = 0.01
-        """Of the labels' weights, by Adam."""
+        """Learning rate of the labels' weights, for Adam."""
         entropy: Annotated[float, Field(ge=0.0)] = 10.0
-        """γ: weight of the entropy of the clusters' shares, which keeps them alike in size."""
+        """γ: weight of the entropy of the clusters' shares, which keeps them similar in size."""
 
     def __init__(self, config: "Turtle.Config", task: Task) -> None:
         super().__init__(task)
@@ -103,7 +103,7 @@ class Turtle(OnExactSums):
         self.rounds = 2 + config.iterations
 
     def next(self, server: ServerState) -> Phase | None:
-        """Moments of all samples, moments of their projections, then a step a round."""
+        """Return the next phase: moments of all samples, moments of projections, then steps."""
         if server.round >= self.rounds:
             return None
         projected = LABELS if TASK in server.slots else SCATTER
@@ -120,7 +120,7 @@ class Turtle(OnExactSums):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """Return what a sample adds to each sum.
+        """Return bounds on what a sample adds to each sum.
 
         Φ begins with 1, other features are within its scale.
         """
@@ -140,7 +140,7 @@ class Turtle(OnExactSums):
         }
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Moments, or the labels' gradient and what the classifier needs, summed over samples."""
+        """Return moments, or sums of the labels' gradient and of what the classifier needs."""
         if phase.name == MOMENTS:
             moments = moment_sums(self._features(client, slots), self.widest)
             return Outcome(up={MOMENTS: once(moments)})
@@ -163,7 +163,7 @@ class Turtle(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Return the projection; labels drawn by the seed.
+        """Compute the projection and random labels, or take a step.
 
         Then a step of these, and their classifier.
         """
@@ -185,7 +185,7 @@ class Turtle(OnExactSums):
         return server.advance(phase, {TASK: task, ADAM: adam}, {"best": best})
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """None: every sum is over all samples of its client."""
+        """Return nothing: every sum is over all of a client's samples."""
         return {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -206,7 +206,7 @@ class Turtle(OnExactSums):
         return server.advance(phase, {PROJECTION: project, SCATTER: {SCATTER: zeros}})
 
     def _started(self, server: ServerState, phase: Phase, scatter: Tensor) -> ServerState:
-        """Labels near uniform, and a classifier that knows nothing."""
+        """Return labels near uniform, and a classifier of zeros."""
         starts, size, clusters = self._config.restarts, len(scatter), self._clusters
         shape = (starts, size, clusters)
         drawn = draws(server, LABELS).uniform(-1, 1, shape) / size**0.5
@@ -224,7 +224,7 @@ class Turtle(OnExactSums):
     def _adam(
         self, moments: Tensors, gradient: Float64[Tensor, "r f k"], step: int
     ) -> tuple[Float64[Tensor, "r f k"], dict[str, Tensor]]:
-        """Adam's step down this gradient, and its new moments."""
+        """Return Adam's step down this gradient, and its new moments."""
         (fades, slowly), new = _FADING, {}
         new["first"] = fades * moments["first"] + (1 - fades) * gradient
         new["second"] = slowly * moments["second"] + (1 - slowly) * gradient.square()
@@ -235,7 +235,7 @@ class Turtle(OnExactSums):
 def classifier(
     scatter: Float64[Tensor, "f f"], targets: Float64[Tensor, "f k"]
 ) -> Float64[Tensor, "f k"]:
-    """Ten times the ridge regression on labels less their shares.
+    """Return ten times the ridge regression on labels less their shares.
 
     Args:
         scatter: The mean of φ φᵀ, with the constant first.
@@ -250,7 +250,7 @@ def classifier(
 def gradient_sums(
     features: Int32[Tensor, "n f"], task: Mapping[str, Tensor], entropy: float
 ) -> dict[str, Float64[Tensor, "..."]]:
-    """Σ over samples of the labels' gradient, of φ τᵀ and of the cross-entropy in bits.
+    """Return Σ over samples of the labels' gradient, of φ τᵀ and of the cross-entropy in bits.
 
     Args:
         features: φ and a constant, on the lattice.
@@ -277,15 +277,15 @@ def gradient_sums(
 
 
 def _rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
-    """Return a matrix as bounds are written."""
+    """Return a matrix in the form of bounds."""
     return tuple(map(tuple, matrix.tolist()))
 
 
 def _bounded(values: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
-    """Values on the lattice, at most 32 in magnitude."""
+    """Put values on the lattice, limited to a magnitude of 32."""
     return off_lattice(on_lattice(values.clamp(-_LARGEST, _LARGEST)))
 
 
 def _fine(weights: Float64[Tensor, "r f k"]) -> Int64[Tensor, "r f k"]:
-    """Weights in steps of 2^-20."""
+    """Round weights to steps of 2^-20."""
     return (weights * FINE).round().long()

@@ -1,4 +1,4 @@
-"""Two partitions of prototypes, and which of them quadrics tell apart by the wider margin.
+"""Compares two partitions of prototypes by how clearly quadratic classifiers separate them.
 
 A graph's cut follows gaps between clusters wherever they run, and k-means halves the way between
 means. Where there are gaps, as among digits, the cut's clusters are the clearer ones; where there
@@ -25,7 +25,7 @@ MEMBERS = "members"
 
 @dataclass(frozen=True)
 class Comparison:
-    """How clearly quadrics tell the clusters of both partitions apart.
+    """How clearly quadratic classifiers separate the clusters of both partitions.
 
     Attributes:
         of_cut: Margin of the cut's clusters; see `clustering.prototypes.margin`.
@@ -43,7 +43,7 @@ class Comparison:
 def label_sums(
     points: Int[Tensor, "n c"], prototypes: Tensors, by_means: Int64[Tensor, "m"]
 ) -> dict[str, Tensor]:
-    """Return sums for the classifiers of the cut's labels and of those by k-means."""
+    """Return sums for classifiers of the cut's labels and of k-means' labels."""
     near = nearest(points, prototypes["points"])
     labels = [each[near] for each in (prototypes[MEMBERS].argmax(dim=1), by_means)]
     leading = products_of(points.shape[1], int(prototypes["counts"].sum()))
@@ -52,7 +52,7 @@ def label_sums(
 
 
 def compared(sums: Tensors, prototypes: Tensors, by_means: Int64[Tensor, "m"]) -> Comparison:
-    """Fit quadrics to both partitions' labels, and look at their values for the prototypes.
+    """Fit quadratic classifiers to both partitions' labels, and compare their margins.
 
     Args:
         sums: Of `label_sums`, over all samples.

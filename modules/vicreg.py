@@ -1,4 +1,4 @@
-"""VICReg: views agree, each feature varies over the batch, and no two of them tell the same.
+"""VICReg: views agree, and each feature varies over the batch without correlating with others.
 
 Bardes et al., "VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised Learning"
 (arXiv:2105.04906), with lightly's loss and head, by federated averaging.
@@ -32,9 +32,9 @@ class VICRegConfig(PretrainingConfig):
     projection: PositiveInt = 2048
     """Width of the projector's output; 8192 in the paper."""
     projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm behind the hidden layers, as in the paper."""
+    """BatchNorm after the hidden layers, as in the paper."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of three layers."""
@@ -54,7 +54,7 @@ class VarianceCovariance(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """λ s(Z, Z') + μ (v(Z) + v(Z')) / 2 + ν (c(Z) + c(Z')), eq. (6) with lightly's halves."""
+        """Return λ s(Z, Z') + μ (v(Z) + v(Z')) / 2 + ν (c(Z) + c(Z')), eq. (6) as in lightly."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": self.distance(z_a, z_b)})
 
@@ -64,7 +64,7 @@ class VarianceCovariance(TwoViews):
 
 
 class VICReg(Pretraining["VICReg.Config", VarianceCovariance]):
-    """Views agree, features vary and do not correlate; all averaged. Clients keep nothing."""
+    """Agreeing views with varied, uncorrelated features; all averaged, clients keep nothing."""
 
     roles = StateRoles(*ONLINE)
 

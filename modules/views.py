@@ -1,4 +1,4 @@
-"""Sums over samples and over what small changes that mean nothing move in them.
+"""Sums over samples, and over how small changes without meaning move them.
 
 Aligned images, of which an exact encoder knows gradients or pixels, are warped. Photographs, which
 a network encodes, are mirrored; see `networks.mirrored`.
@@ -48,7 +48,7 @@ class OnViews(OnExactSums):
         self._warps = sizes.pairs() if images and not self._mirrored else []
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as it is built, and no sums yet."""
+        """Return the encoder as built, and no sums yet."""
         server = super().init(sizes, seed)
         moments = dict(server.slots[MOMENTS])
         if self._warps or self._mirrored:
@@ -63,7 +63,7 @@ class OnViews(OnExactSums):
         return model
 
     def _moment_bounds(self) -> dict[str, Bounds]:
-        """Return what a sample adds to the moments, and its pairs of views to the differences."""
+        """Return bounds on what a sample adds to the moments, and what its view pairs add."""
         pairs = len(self._warps) + self._mirrored
         within = {WARPED: Bounds(highest=pairs * (2 * LIMIT) ** 2)}
         return {**super()._moment_bounds(), **(within if pairs else {})}
@@ -71,7 +71,7 @@ class OnViews(OnExactSums):
     def _moments(
         self, client: Client, slots: Slots
     ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """Return sums over the features, and over what warps or a mirror change in them.
+        """Return sums over the features, and over their changes by warps or a mirror.
 
         A network's features are computed once, and stay with the client.
         """
@@ -89,7 +89,7 @@ class OnViews(OnExactSums):
         return {**sums, WARPED: within}, None
 
     def _encoder(self, client: Client, slots: Slots) -> nn.Module:
-        """Return the encoder that was sent; a network sees images and mirror images."""
+        """Return the encoder that was sent; a network gets images and mirror images."""
         encoder = super()._encoder(client, slots)
         return Mirrored(encoder) if self._mirrored else encoder
 
@@ -106,7 +106,7 @@ class OnViews(OnExactSums):
         }
 
     def _warp_pairs(self) -> list[tuple[Warp, Warp]]:
-        """Return the warps; none of vectors."""
+        """Return the warps; none for vectors."""
         if not self._warps:
             return []
         _, height, width = self._task.shape

@@ -56,7 +56,7 @@ def _help(*_: str) -> str:
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    """Each command and what it does, as its file's first line says, without importing it."""
+    """Return each command and its file's first line, without importing it."""
     for path in sorted(_FOLDER.glob("*.py")):
         if not path.stem.startswith("_"):
             doc = ast.get_docstring(ast.parse(path.read_bytes())) or ""

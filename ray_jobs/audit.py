@@ -1,4 +1,4 @@
-"""Audit what a run says about its samples: `coterie audit run=DIR`."""
+"""Audit what a run reveals about its samples: `coterie audit run=DIR`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,9 +26,9 @@ class AuditConfig(Component):
     out: str | None = None
     """Where to write `audit.json`; by default into the run's folder."""
     samples: Annotated[int, Field(ge=50)] = 1000
-    """Training samples, and held-out samples, on which the model is attacked at most."""
+    """Maximum number of training samples, and of held-out samples, for the attack on the model."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ _SHOWN = 8
 
 
 class CheckConfig(Component):
-    """Where the lists go."""
+    """Where the lists are written."""
 
     out: Annotated[str, Field(min_length=1)] = "check"
     """The folder of the lists and the contact sheet."""
@@ -75,7 +75,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _is_of_another_part(argument: str) -> bool:
-    """Whether `train` takes this argument for another part of a run than its data."""
+    """Return whether this argument is for another part of a run than its data."""
     part = argument.partition("=")[0].lstrip("~").partition(".")[0]
     return part != "data" and part in RunConfig.model_fields
 
@@ -97,7 +97,7 @@ def _table(half: str, findings: "Findings") -> Table:
     if dark:
         table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels={findings.tally.lighter}")
     if findings.tally.turned:
-        table.add_row("turned", f"{findings.tally.turned:,} stand as their EXIF orientation says")
+        table.add_row("turned", f"{findings.tally.turned:,} were turned by their EXIF orientation")
     if len(findings.tally.grounds) > 1:
         table.add_row("transparent", f"{_listed(findings.tally.grounds)}: choose data.background")
     if findings.tally.plain:

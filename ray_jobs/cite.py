@@ -20,7 +20,7 @@ _Given = Annotated[str, Field(min_length=1)] | None
 
 
 class CiteConfig(Component):
-    """Of what; exactly one of them."""
+    """What to cite; exactly one of these."""
 
     run: _Given = None
     """A run's folder."""

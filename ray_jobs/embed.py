@@ -29,26 +29,26 @@ _USAGE = (
 
 
 class EmbedConfig(Component):
-    """Where to, and how."""
+    """Where to write the embeddings, and how."""
 
     out: Annotated[str, Field(min_length=1)]
-    """The folder to write, new or of the same command before."""
+    """The folder to write: a new one, or that of the same command before."""
     batch_size: PositiveInt = 256
-    """Samples that pass the encoder at a time."""
+    """Samples that pass through the encoder at a time."""
     shard_samples: PositiveInt = 4096
-    """Samples of a shard; what was computed of an unfinished shard is computed again."""
+    """Samples per shard; an unfinished shard is computed again."""
     seed: NonNegativeInt = 0
     """Seed of an encoder's random weights."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` takes a GPU if there is one."""
     threads: Threads = 1
-    """CPU threads of PyTorch; another number gives other bits."""
+    """CPU threads of PyTorch; another number changes the bits."""
     trust: Trust = ()
-    """Packages that a pretrained encoder's config may import, besides Coterie's own."""
+    """Packages that a pretrained encoder's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Embed what the arguments name."""
+    """Embed the data set that the arguments name."""
     return run_command(_embed, arguments, lambda *_: command_help(_ABOUT, _USAGE, EmbedConfig))
 
 

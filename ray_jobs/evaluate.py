@@ -1,6 +1,7 @@
-"""Evaluate a run's checkpoint: `coterie evaluate run=DIR [checkpoint=best] …`."""
+"""Evaluate a run's checkpoints: `coterie evaluate run=DIR [checkpoint=best] …`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -9,6 +10,7 @@ from coterie.commands.arguments import read_values
 from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
+from coterie.config.about import about
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import LabelledShare
@@ -18,6 +20,8 @@ from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.terminal import Terminal
 
+TSNE = "tsne.png"
+
 
 class EvaluateConfig(Component):
     """Which checkpoint to evaluate, and how."""
@@ -26,19 +30,22 @@ class EvaluateConfig(Component):
     """The run's folder."""
     checkpoint: Literal["latest", "best"] | NonNegativeInt = "latest"
     """`latest`, `best`, or the round of a checkpoint."""
+    rounds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False)] = ()
+    """Rounds of several checkpoints, such as [1,25,100], in place of `checkpoint`; with
+    `evaluation.figures` their t-SNE maps are put side by side in `evaluation-rounds/tsne.png`."""
     labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = (0.01, 0.1)
     """Shares of the labels to fine-tune the whole network with; [] for no fine-tuning."""
     fine_tuning_epochs: PositiveInt = 100
     """Epochs of fine-tuning."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's folder,
-    which replaces an earlier evaluation of the checkpoint."""
+    where it replaces an earlier evaluation of that checkpoint."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate what the arguments ask for."""
+    """Evaluate the checkpoint that the arguments name."""
     return run_command(_evaluate, arguments, _help)
 
 
@@ -64,24 +71,29 @@ def _evaluate(arguments: Sequence[str]) -> int:
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.evaluate_run import RunEvaluation
 
-    folder = None if options.out is None else local_path("out", options.out)
-    if folder is not None:
-        make_writable("out", folder)
-    else:
-        make_writable("run", directory.path)
-    done = RunEvaluation(
-        config=config,
-        directory=directory,
-        checkpoint=options.checkpoint,
-        shares=options.labelled_shares,
-        epochs=options.fine_tuning_epochs,
-        changes=changes,
-        folder=folder,
-    ).run()
-    console = Terminal()
-    for table in done.tables:
-        console.print(scores_table(table))
-    for path in done.outputs:
+    out = None if options.out is None else local_path("out", options.out)
+    make_writable(*(("run", directory.path) if out is None else ("out", out)))
+    console, maps = Terminal(), dict[str, Path]()
+    for checkpoint in options.rounds or (options.checkpoint,):
+        done = RunEvaluation(
+            config=config,
+            directory=directory,
+            checkpoint=checkpoint,
+            shares=options.labelled_shares,
+            epochs=options.fine_tuning_epochs,
+            changes=changes,
+            folder=out / f"round-{checkpoint}" if out is not None and options.rounds else out,
+        ).run()
+        for table in done.tables:
+            console.print(scores_table(table))
+        for path in done.outputs:
+            console.print(display_path(path), soft_wrap=True, highlight=False)
+        maps |= {f"round {checkpoint}": path for path in done.outputs if path.name == TSNE}
+    if len(maps) > 1:
+        from coterie.studies.comparison_figure import panels_figure  # with matplotlib
+
+        path = (out or directory.path / "evaluation-rounds") / TSNE
+        panels_figure(maps, path, about([config]))
         console.print(display_path(path), soft_wrap=True, highlight=False)
     return 0
 

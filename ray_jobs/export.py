@@ -21,11 +21,12 @@ class ExportConfig(Component):
     model: Annotated[str, Field(min_length=1)]
     """A finished run's folder, or its `model/`."""
     format: Literal["onnx", "pt2"] = "onnx"
-    """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch alone, which a run writes itself."""
+    """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch without Coterie, which a run also
+    writes."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """The file; by default `model.onnx` or `model.pt2` beside the weights."""
     trust: Trust = ()
-    """Packages that the model's config may import, besides Coterie's own."""
+    """Packages that the model's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _help(*arguments: str) -> str:
     return command_help(
-        "Writes a run's model as a file that needs none of Coterie: samples in, embedding and "
-        "probabilities of the clusters out, for batches of any size.",
+        "Writes a run's model as a file that runs without Coterie: it maps samples, in batches "
+        "of any size, to embeddings and cluster probabilities.",
         "usage: coterie export model=RUN [format=onnx] [out=FILE]",
         ExportConfig,
     )
@@ -60,7 +61,7 @@ def _export(arguments: Sequence[str]) -> int:
         write_program_file(out, model, samples[:1])
     else:
         apart = write_onnx(out, model, samples)
-        said += f": ONNX Runtime gives the model's outputs to {apart:.1g} of the largest"
+        said += f": ONNX Runtime's outputs differ by {apart:.1g} of the largest"
     Terminal(soft_wrap=True, highlight=False).print(said)
     return 0
 

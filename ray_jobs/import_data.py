@@ -26,20 +26,20 @@ _USAGE = (
     "       (coterie train --help data=CHOICE lists its keys)"
 )
 _READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", "stream")
-"""Keys of a data set that change what is read; shards hold the samples as they are."""
+"""Keys of a data set that change what is read; shards store samples unchanged."""
 
 
 class ImportConfig(Component):
-    """Where to, and how."""
+    """Where to write the shards, and how."""
 
     out: Annotated[str, Field(min_length=1)]
     """The folder to write, or its URL, which must not exist or be empty."""
     shard_mb: PositiveInt = 64
-    """About how large a shard becomes, in MB."""
+    """Approximate size of a shard in MB."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import what the arguments name."""
+    """Import the data set that the arguments name."""
     return run_command(
         _import,
         arguments,

@@ -30,15 +30,15 @@ class WorkersConfig(Component):
     """`ray`: actors; `serial`: this process; `auto`: Ray if cluster.address, cluster.num_actors or
     RAY_ADDRESS is given."""
     address: str | None = None
-    """Address of a running cluster; by default RAY_ADDRESS, else a local Ray is started."""
+    """Address of a running cluster; by default RAY_ADDRESS, or else a local Ray is started."""
     num_actors: PositiveInt | None = None
     """Number of actors; by default as many as the resources hold."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
     gpus_per_client: Gpus = 0.0
-    """GPU slice of an actor; 0 gives each a whole one if the cluster has any."""
+    """GPU share of an actor; 0 gives each a whole GPU if the cluster has any."""
     threads_per_client: Threads = 1
-    """CPU threads of PyTorch; another number gives other bits."""
+    """CPU threads of PyTorch; another number changes the bits."""
     start_timeout_s: PositiveFloat = 180.0
     """Seconds to wait for the cluster to grant the actors."""
     max_actor_restarts: NonNegativeInt = 3
@@ -62,13 +62,13 @@ class PredictConfig(Component):
     output: _GivenPath = "assignments.parquet"
     """A new .parquet or .csv file for sample, name, cluster and confidence."""
     clusters: _GivenPath | None = None
-    """A file of names, merges and splits that the page of `coterie show` has saved."""
+    """A file of names, merges and splits that was saved from the page of `coterie show`."""
     on_error: Literal["refuse", "skip"] = "refuse"
-    """What pictures that cannot be read do: end the command, or are left out."""
+    """What to do about pictures that cannot be read: end the command, or leave them out."""
     embedding: bool = False
-    """Write each sample's representation as well, which takes Parquet."""
+    """Write each sample's representation as well; this requires Parquet."""
     batch_size: PositiveInt = 512
-    """Samples per batch; the run's evaluation.batch_size gives the bits of the run."""
+    """Samples per batch; the run's evaluation.batch_size reproduces the run's bits."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of prediction; `auto` takes a GPU if there is one."""
     cluster: WorkersConfig = WorkersConfig()
@@ -77,7 +77,7 @@ class PredictConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Predict what the arguments ask for."""
+    """Predict the samples that the arguments name."""
     return run_command(_predict, arguments, _help)
 
 
@@ -138,7 +138,7 @@ def _predict(arguments: Sequence[str]) -> int:
 
 
 def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["Predicted"]:
-    """Pass predictions on, with a progress bar on stderr."""
+    """Yield predictions with a progress bar on stderr."""
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Terminal(stderr=True)) as progress:
         task = progress.add_task("", total=total)

@@ -35,7 +35,7 @@ class RelevanceConfig(Component):
     samples: PositiveInt = 300
     """Samples drawn from each data set."""
     trust: Trust = ()
-    """Packages that stored configs may import, besides Coterie's own."""
+    """Packages that stored configs may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:

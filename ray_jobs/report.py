@@ -25,7 +25,7 @@ class ReportConfig(Component):
     run: Annotated[str, Field(min_length=1)]
     """The run's folder."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,11 +27,12 @@ class ShowConfig(Component):
     out: Annotated[str, Field(min_length=1)] | None = None
     """The page; by default clusters.html in the run's folder."""
     pictures: PositiveInt = 24
-    """Most certain pictures of each cluster, and as many of the least certain."""
+    """Number of most certain pictures of each cluster, and of the least certain."""
     samples: PositiveInt = 2000
-    """Samples that the model looks at again, to find pairs that touch and halves of clusters."""
+    """Samples that the model looks at again, to find pairs of clusters that touch, and halves of
+    clusters."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,7 +71,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 
 def _watched(items: Iterable[Any], total: int) -> Iterator[Any]:
-    """Pass items on, with a progress bar on stderr."""
+    """Yield items with a progress bar on stderr."""
     yield from track(items, "looking", total=total, console=Terminal(stderr=True))
 
 

@@ -23,7 +23,7 @@ _ABOUT = (
     "the same command goes on there. Other keys apply to all trials (method.epochs=1)."
 )
 _NEEDED = ("pandas", "tensorboardX")
-"""What Ray Tune needs besides Ray."""
+"""Packages that Ray Tune needs besides Ray."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regulariser lets the clients' optima agree with the global one.
+"""FedDyn: a dynamic regulariser aligns the clients' optima with the global one.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization" (arXiv:2111.04263), Algorithm 1.
 Client k minimises L_k(θ) − ⟨h_k, θ⟩ + α/2 ‖θ − θᵗ⁻¹‖², where h_k is its last gradient.
@@ -24,11 +24,11 @@ class FedDyn(Strategy):
     """Weight of the regulariser, α."""
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Start with h = 0."""
+        """Return h = 0."""
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def correction(self, local: Local) -> Correction:
-        """Add α (θ − θᵗ⁻¹) − h_k."""
+        """Return α (θ − θᵗ⁻¹) − h_k."""
 
         def add(name: str, value: Tensor) -> Tensor:
             added = self.alpha * (value - local.start[name].to(value.device))
@@ -37,7 +37,7 @@ class FedDyn(Strategy):
         return add
 
     def finish(self, local: Local, trained: Tensors) -> Sent:
-        """Keep h_k − α (θ_k − θᵗ⁻¹)."""
+        """Return h_k − α (θ_k − θᵗ⁻¹) to be kept."""
         kept = {}
         for name, start in local.start.items():
             before = local.kept.get(name, torch.zeros_like(start))
@@ -47,6 +47,6 @@ class FedDyn(Strategy):
     def join(
         self, before: Tensors, mean: Tensors, own: Tensors, received: Tensors, share: float
     ) -> tuple[Tensors, Tensors]:
-        """Take h − α |P|/m times the mean change, and the mean less h / α."""
+        """Return the mean less h / α, after h ← h − α |P|/m times the mean change."""
         after = {n: own[n] - self.alpha * share * (mean[n] - before[n]) for n in own}
         return {name: mean[name] - after[name] / self.alpha for name in mean}, after

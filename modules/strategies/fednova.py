@@ -1,4 +1,4 @@
-"""FedNova: clients count by their data, not by how many steps they take.
+"""FedNova: clients weigh by their data, not by how many steps they take.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization"
 (arXiv:2007.07481), eqs. (6) to (8): each client's change is divided by ‖a_i‖₁, and the server takes
@@ -24,7 +24,7 @@ class FedNova(Strategy):
     steps: ClassVar[bool] = True
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Return a place for the mean of ‖a_i‖₁."""
+        """Return the initial value of the mean of ‖a_i‖₁."""
         return {_STEPS: torch.zeros((), dtype=torch.float64)}
 
     def finish(self, local: Local, trained: Tensors) -> Sent:
@@ -47,7 +47,7 @@ class FedNova(Strategy):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """‖a‖₁ of SGD with momentum after so many steps."""
+    """Return ‖a‖₁ of SGD with momentum after a number of steps."""
     if not momentum:
         return float(steps)
     past = momentum * (1 - momentum**steps) / (1 - momentum)

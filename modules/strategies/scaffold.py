@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift out of the clients' steps.
+"""SCAFFOLD: control variates correct the drift of the clients' steps.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
 (arXiv:1910.06378), Algorithm 1 with option II and a global step of 1, for SGD. Where learning rates
@@ -23,11 +23,11 @@ class Scaffold(Strategy):
     hears: ClassVar[bool] = True
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Start with c = 0."""
+        """Return c = 0."""
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def correction(self, local: Local) -> Correction:
-        """Add c − c_i."""
+        """Return c − c_i."""
 
         def add(name: str, value: Tensor) -> Tensor:
             return _difference(local, name).to(value.device)
@@ -48,7 +48,7 @@ class Scaffold(Strategy):
     def join(
         self, before: Tensors, mean: Tensors, own: Tensors, received: Tensors, share: float
     ) -> tuple[Tensors, Tensors]:
-        """Take the mean, and c + |S|/N times the mean of c_i⁺ − c_i."""
+        """Return the mean, and c + |S|/N times the mean of c_i⁺ − c_i."""
         return mean, {name: own[name] + share * received[name] for name in own}
 
 

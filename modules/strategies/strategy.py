@@ -1,4 +1,4 @@
-"""The hooks of a strategy: a correction of each client's gradients, and a step of the server.
+"""The hooks of a strategy: a correction of clients' gradients, and a step of the server.
 
 A strategy changes what clients minimise and how the server joins their results, for any module
 whose parameters are averaged.
@@ -42,7 +42,7 @@ class Local:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a client's training under a strategy gives.
+    """The values that a client sends and keeps after training under a strategy.
 
     Attributes:
         values: Values in place of the trained ones, by parameter; those that are not named stay.

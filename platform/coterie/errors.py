@@ -5,7 +5,7 @@ from collections.abc import Collection
 _LONGEST = 500
 """Characters of a client's message that are kept."""
 _LONGEST_SEEN = 10_000
-"""Characters in which its first line is looked for."""
+"""Characters in which the first line of the text is looked for."""
 
 _LISTED = 10
 """Items of a list that a sentence names."""
@@ -40,15 +40,11 @@ class ContractError(CoterieError):
 
 
 class RunError(CoterieError):
-    """The run cannot continue: too few clients, no actors left, a client failed under `fail`."""
+    """The run cannot continue: too few clients, no actors left, or a client failed under `fail`."""
 
 
 class StateLostError(RunError):
-    """States or peer messages of clients are lost with their node.
-
-    Attributes:
-        clients: The clients whose state or peer messages are lost.
-    """
+    """Clients' states or peer messages are lost with a node."""
 
     def __init__(self, *clients: int) -> None:
         super().__init__(*clients)
@@ -72,7 +68,7 @@ def described(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is at its end: Python's, or PyTorch's allocators'."""
+    """Return whether an error means that memory is exhausted, in Python or in PyTorch."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)
         and any(words in str(error) for words in ("allocate memory", "enough memory", "of memory"))
@@ -80,12 +76,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, to stand inside a sentence: the error's text, or else its type."""
+    """Return why something failed, to stand within a sentence: the error's text, or its type."""
     return described(error).rstrip(".") or type(error).__name__
 
 
 def listed(items: Collection[object]) -> str:
-    """Return the items with commas, of many the first ten and how many more there are."""
+    """Return the items with commas; of many the first ten, and the number of the others."""
     names = [str(item) for item in items]
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

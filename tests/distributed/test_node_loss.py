@@ -1,7 +1,9 @@
-"""A node process is killed with the clients' states on it; the run completes on what is left."""
+"""A node is killed, or cut off, with the clients' states on it; the run completes without it."""
 
 import json
+from contextlib import suppress
 
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -29,6 +31,7 @@ RUN = (
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 3,
 }
 
@@ -38,9 +41,12 @@ def nodes():
     """A head with one CPU and a node with two."""
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.node = cluster.add_node(num_cpus=2)
+    cluster.node, cluster.cut_off = cluster.add_node(num_cpus=2), []
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
+    for process in cluster.cut_off:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     ray.shutdown()
     cluster.shutdown()
 
@@ -65,8 +71,25 @@ class Removes(Silent):
             self.cluster.remove_node(self.cluster.node, allow_graceful=False)
 
 
-def run(cluster, tmp_path, *overrides):
-    view = Removes(cluster, 3)
+class CutsOff(Removes):
+    """Stops the node's processes in place, which then answer nobody, as behind a partition."""
+
+    def phase_finished(self, record):
+        self.phases += 1
+        if self.phases == self.phase:
+            self.cluster.cut_off = processes(self.cluster.node)
+            for process in self.cluster.cut_off:
+                process.suspend()
+
+
+def processes(node):
+    """A node's processes, its actors among them."""
+    own = [psutil.Process(e.process.pid) for each in node.all_processes.values() for e in each]
+    return [*own, *(child for process in own for child in process.children(recursive=True))]
+
+
+def run(cluster, tmp_path, *overrides, seen=Removes):
+    view = seen(cluster, 3)
     config = compose(*RUN, f"run_dir={tmp_path / 'run'}", *overrides)
     result = Federation(config, view).run()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -90,6 +113,19 @@ def test_rewind_gives_the_undisturbed_runs_bits(nodes, tmp_path, undisturbed, ev
     assert lost.startswith("round 4: the states of clients [")
     assert lost.endswith(f"were lost with their node; the run went back to the end of round {back}")
     assert f"{lost}." in view.notes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_a_node_that_is_cut_off_counts_as_lost(nodes, tmp_path, undisturbed):
+    keys = "checkpoint.every=2"
+    result, _, summary, rounds, model = run(nodes, tmp_path, keys, seen=CutsOff)
+    (raylet,) = [process for process in nodes.cut_off if process.name() == "raylet"]
+    assert raylet.status() == psutil.STATUS_STOPPED
+    assert same(model, undisturbed)
+    assert (result.exit_code, summary["status"]) == (0, "completed")
+    assert rounds == [1, 2, 3, 4, 5]
+    assert any("the run went back to the end of round 2" in f for f in summary["failures"])
 
 
 @pytest.mark.slow

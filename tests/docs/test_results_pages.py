@@ -90,7 +90,7 @@ def test_a_page_has_the_numbers_and_the_sign(tmp_path: Path) -> None:
 
 def test_findings_without_a_column_are_refused(tmp_path: Path) -> None:
     (tmp_path / "findings.csv").write_text("page,finding\ncfcl,bulk\n")
-    with pytest.raises(DataError, match=r"findings\.csv: .* has not the columns page, finding, "):
+    with pytest.raises(DataError, match=r"findings\.csv: .* does not have the columns page, fi"):
         findings_texts(tmp_path / "findings.csv")
 
 

@@ -35,7 +35,7 @@ UNTRAINED = (
 UNPROJECTED = (*UNTRAINED, "encoder.features=32", "method.batch_size=32")
 SMALL = (*UNPROJECTED, "method.projection=16")
 UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit")
-RAW = ("ffcm", "sda_fc", "mae")
+RAW = ("ffcm", "sda_fc", "mae", "autoencoder")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -125,6 +125,16 @@ METHODS = {
         }.items()
     },
     "mae": ("experiment=mae_digits", "data.limit=320", "method.rounds=3", "method.epochs=1"),
+    "autoencoder": (
+        "experiment=autoencoder_digits",
+        "data.limit=320",
+        "encoder.features=32",
+        "method.rounds=3",
+        "method.epochs=1",
+        "method.batch_size=32",
+        "method.hidden=32",
+        "method.width=8",
+    ),
     "ccfc": (
         "experiment=ccfc_digits",
         "data.limit=480",

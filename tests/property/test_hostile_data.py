@@ -154,7 +154,7 @@ def test_a_header_of_more_values_than_the_file_has(tmp_path):
 def test_folders_of_the_system_are_no_pictures(tmp_path, folder):
     (tmp_path / "link").symlink_to(folder)
     for path in (tmp_path, tmp_path / "link"):
-        with pytest.raises(DataError, match="folders of the system"):
+        with pytest.raises(DataError, match="a folder of the system"):
             PictureSearch().find(path)
 
 

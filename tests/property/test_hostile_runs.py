@@ -175,7 +175,7 @@ def test_a_record_names_no_files_elsewhere(tmp_path, name):
         if "files" in change:
             load_checkpoint(folder, backend)  # it reads its own files alone
         else:
-            with pytest.raises(CoterieError, match="is no digest"):
+            with pytest.raises(CoterieError, match="is not a digest"):
                 load_checkpoint(folder, backend)
 
 

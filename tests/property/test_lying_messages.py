@@ -82,7 +82,7 @@ def test_any_change_of_a_message(step, answers, value, keys):
 @pytest.mark.parametrize("lie", [None, {}, 3, {1: b""}, np.zeros(3, np.uint64)])
 def test_who_answers_malformed_is_left_out_and_the_others_count(step, lie):
     done = opened(Lying(step, lambda message: lie, answers=True))
-    assert done.lost == {1: f"it sent no proper answer to a step of secure aggregation, {step}"}
+    assert done.lost == {1: f"its answer to the step {step} of secure aggregation was not valid"}
     assert same_sums(done.sums, unmasked([GIVEN[c] for c in range(CLIENTS) if c != 1]))
 
 

@@ -225,7 +225,7 @@ def test_a_client_that_sends_values_beyond_all_bounds_has_failed(rule):
 REFUSED = [
     (
         "aggregation={rule:trimmed_mean,trim:0.19}",
-        "aggregation.trim=0.19: of 5 clients that leaves nobody out; raise it, let more clients take part, or choose aggregation.rule=median.",
+        "aggregation.trim=0.19: with 5 clients it drops nobody; raise it, let more clients take part, or choose aggregation.rule=median.",
     ),
     ("aggregation.trim=0.5", "aggregation.trim=0.5: must be below 0.5."),
     ("participation.count=9", "participation.count=9: there are 5 clients; choose 1 to 5."),

@@ -129,11 +129,11 @@ REFUSED = [
     ("checkpoint.best=loss", "checkpoint.best=loss: must be one of acc, nmi, ari, kappa."),
     (
         "checkpoint.keep_every=7",
-        "checkpoint.keep_every=7: checkpoint.every=10 does not write all of these; set that to 7, or to a divisor of it.",
+        "checkpoint.keep_every=7: checkpoint.every=10 skips some of these; set it to 7, or to a divisor of that.",
     ),
     (
         "checkpoint.keep_every=5 checkpoint.every=0",
-        "checkpoint.keep_every=5: checkpoint.every=0 does not write all of these; set that to 5, or to a divisor of it.",
+        "checkpoint.keep_every=5: checkpoint.every=0 skips some of these; set it to 5, or to a divisor of that.",
     ),
     (
         "checkpoint.best=acc evaluation.every=0",
@@ -165,11 +165,11 @@ REFUSED = [
     ),
     (
         "experiment=orchestra_digits method.micro_batch_size=8",
-        "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient.",
+        "method: micro_batch_size=8 is not for it: its loss is a mean over independent samples, so that a smaller batch_size needs less memory for the same gradient.",
     ),
     (
         "experiment=fedavg_digits method.micro_batch_size=8",
-        "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient.",
+        "method: micro_batch_size=8 is not for it: its loss is a mean over independent samples, so that a smaller batch_size needs less memory for the same gradient.",
     ),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets
@@ -204,7 +204,7 @@ REFUSED = [
     ),
     (
         f"encoder.target={HERE}:Featureless ~encoder.hidden ~encoder.features",
-        "encoder: build returned Flatten, no Encoder; return Encoder(network, features=…).",
+        "encoder: build returned Flatten, not an Encoder; return Encoder(network, features=…).",
     ),
     (
         "encoder=conv4 ~encoder.hidden",
@@ -262,7 +262,7 @@ REFUSED = [
     ),
     (
         "cluster=local cluster.address=nowhere",
-        "cluster.address=nowhere: it is no address; write it as host:port, or auto.",
+        "cluster.address=nowhere: it is not an address; write it as host:port, or auto.",
     ),
 ]
 
@@ -292,7 +292,7 @@ def test_encoders_for_images_and_vectors(refused, tmp_path):
     assert other.endswith("(2x64 and 9x8)); correct its build, or choose another.")
     narrow = ("encoder=conv3", "encoder.norm=group", "encoder.width=8", "~encoder.hidden")
     assert refused(*narrow) == (
-        "encoder: a group norm in it has one value a group on samples of shape (1, 8, 8), and "
+        "encoder: a group norm in it has one value per group on samples of shape (1, 8, 8), and "
         "so gives only zeros; make it wider, or choose another norm."
     )
     assert refused(*vectors, clusters, "checkpoint.best=acc") == (

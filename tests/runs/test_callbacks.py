@@ -89,7 +89,7 @@ def test_an_exception_in_a_hook_ends_the_run(tmp_path):
     [
         (
             "[{target: builtins:dict}]",
-            "callbacks[0].target=builtins:dict: it is no Callback or",
+            "callbacks[0].target=builtins:dict: it is not of type Callback or",
         ),
         ("[{path: x}]", "callbacks[0]={path:x}: name its class, as {target: package.module:Class}"),
         ("[{target: 'tests.builders.callbacks:Steps'}]", "callbacks[0].target=tests.builders.call"),
@@ -106,7 +106,7 @@ def test_the_bare_executor_refuses_what_needs_a_trainer(tmp_path):
     config = compose(*COMMAND, f"run_dir={tmp_path}/run")
     with pytest.raises(ConfigError, match="executor=bare: it has no Trainer, which the callback S"):
         Federation(config, callbacks=[Steps(str(tmp_path))])
-    with pytest.raises(ConfigError, match="callbacks: int is no callback"):
+    with pytest.raises(ConfigError, match="callbacks: int is not a callback"):
         Federation(config, callbacks=[3])
     assert Federation(config, callbacks=[Diary()])
 

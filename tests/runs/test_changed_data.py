@@ -57,13 +57,13 @@ def train(tmp_path, method, rounds, *more):
 
 
 CHANGES = {
-    "pixels": ({"seed": 1}, "contents of the training samples are others"),
+    "pixels": ({"seed": 1}, "contents of the training samples differ"),
     "fewer": ({"each": 19}, "client ann has 19 samples and had 20, client bob has 19"),
     "classes": ({"classes": ("cat", "fox")}, "class fox was dog"),
-    "order of classes": ({"classes": ("dog", "cat")}, "labels of the training samples are others"),
+    "order of classes": ({"classes": ("dog", "cat")}, "labels of the training samples differ"),
     "names": ({"names": ("ann", "bob", "dan")}, "client cid is gone, client dan is new"),
     "one more": ({"names": (*NAMES, "dan")}, "client dan is new"),
-    "features": ({"features": 7}, "samples of shape (7,) were (6,)"),
+    "features": ({"features": 7}, "samples have shape (7,), and had (6,)"),
 }
 
 

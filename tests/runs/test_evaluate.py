@@ -70,6 +70,26 @@ def test_an_earlier_round(ran):
     assert metrics_of(ran.run_dir, "round-000003")["round"] == 3
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_maps_of_several_rounds_stand_side_by_side(ran, tmp_path, capsys, apart):
+    """FedMCC, figures 4 and 5."""
+    out = [f"out={tmp_path / 'out'}"] if apart else []
+    figures = ("evaluation.figures=true", "labelled_shares=[]")
+    assert main([f"run={ran.run_dir}", "rounds=[3,4]", *figures, *out]) == 0
+    folder = tmp_path / "out" if apart else ran.run_dir / "evaluation-rounds"
+    each = (
+        [folder / f"round-{n}" for n in (3, 4)]
+        if apart
+        else [ran.run_dir / f"evaluation-round-00000{n}" for n in (3, 4)]
+    )
+    rounds = [json.loads((one / "metrics.json").read_text())["round"] for one in each]
+    assert rounds == [3, 4]
+    one, both = (Image.open(path / "tsne.png") for path in (each[0], folder))
+    assert both.width / both.height > 1.5 * one.width / one.height
+    printed = capsys.readouterr().out
+    assert printed.count("tsne.png") == 3
+
+
 def test_a_run_without_labels_has_the_unsupervised_scores(tmp_path):
     pictures = assemble(compose(*TINY)).data.samples[:, 0]
     (tmp_path / "x").mkdir()
@@ -93,12 +113,13 @@ def test_a_run_without_labels_has_the_unsupervised_scores(tmp_path):
 REFUSED = {
     "run=nowhere": "run=nowhere: there is no such folder; give the folder of an earlier run.",
     "run=empty": "run=empty: no config.yaml in it; give the folder of an earlier run.",
-    "checkpoint=99": "checkpoint=99: {run}/checkpoints has none; those there are of rounds ",
-    "checkpoint=best": "checkpoint=best: {run}/checkpoints has none; those there are of ",
+    "checkpoint=99": "checkpoint=99: {run}/checkpoints has no such checkpoint; it has those of",
+    "checkpoint=best": "checkpoint=best: {run}/checkpoints has no such checkpoint; it has those of",
     "checkpoint=last": "checkpoint=last: must be one of latest, best; did you mean latest?",
     "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
     "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",
     "data=mnist": "data=mnist: the run was trained with its own data; change only single keys of",
+    "rounds=[99,4]": "checkpoint=99: {run}/checkpoints has none; those there are of rounds ",
     "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",

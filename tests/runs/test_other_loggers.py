@@ -57,7 +57,7 @@ def test_mlflow_has_the_loss_of_every_phase(ran, stored):
         ("{target: no.such:Logger}", "tracking.loggers[0].target=no.such:Logger: no module 'no'"),
         (
             "{target: builtins:dict}",
-            "tracking.loggers[0].target=builtins:dict: it is no Logger; name",
+            "tracking.loggers[0].target=builtins:dict: it is not of type Logger; name",
         ),
         (
             f"{{target: {MLFLOW}, tracking_uri: no-such-store://x}}",

@@ -96,7 +96,7 @@ def test_a_checkpoint_of_it_is_lightnings(run, tmp_path):
     path = run.run_dir / "model" / "model.ckpt"
     assert Lit.load_from_checkpoint(path).hparams.gamma == 0.5
     for folder in (run.run_dir, path.parent):
-        with pytest.raises(DataError, match="was of a LightningModule of its own") as told:
+        with pytest.raises(DataError, match="trained a LightningModule") as told:
             load_model(folder)
         assert f'load_from_checkpoint("{path}")' in str(told.value)
 
@@ -277,7 +277,7 @@ FAIL = ["faults.on_client_failure=fail"]
     ("module", "data", "error", "sentence"),
     [
         (NoStep, Data, ConfigError, "NoStep has no training_step; write one."),
-        (nn.Identity, Data, ConfigError, "Identity is no LightningModule; inherit from one."),
+        (nn.Identity, Data, ConfigError, "Identity is not a LightningModule; inherit from it."),
         (Lit, Stream, DataError, "Stream has no rows that could be split over clients"),
         (Lit, WithoutLength, DataError, "WithoutLength has no rows that could be split"),
         (Lit, lambda: TensorDataset(*tensors(0)), DataError, "has no samples; add some."),
@@ -408,7 +408,7 @@ def test_what_is_lightnings_is_told_where_it_goes(word, remedy):
 
 @pytest.mark.parametrize("logger", ["csv", True])
 def test_a_logger_by_its_name_is_refused(tmp_path, logger):
-    with pytest.raises(ConfigError, match=r"logger=.*: it is no logger of Lightning; give an"):
+    with pytest.raises(ConfigError, match=r"logger=.*: it is not a Lightning logger; give an"):
         federated(tmp_path, logger=logger)
 
 

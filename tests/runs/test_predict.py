@@ -121,7 +121,7 @@ def test_a_failure_half_way_leaves_no_output(ran, samples, capsys):
     folder = write("folder", samples)
     Path("x/0150.png").write_bytes(b"no picture")
     assert main([f"model={ran}", f"input={folder}", "output=out.parquet", "batch_size=50"]) == 2
-    assert "x/0150.png is no picture that can be read" in capsys.readouterr().err.replace("\n", " ")
+    assert "x/0150.png is not a readable picture" in capsys.readouterr().err.replace("\n", " ")
     assert [path.name for path in Path().iterdir()] == ["x"]
 
 
@@ -176,7 +176,7 @@ REFUSED = {
     "input=noise.txt": "noise.txt: it cannot be read (",
     "input=folder": "folder: there are no pictures (",
     "input=five.npy": f"five.npy: it has shape (3, 1, 8, 8, 1) and type uint8, {SHAPE}",
-    "input=float.npy": "float.npy: it is of decimal numbers in 255.5..255.5; bring it into the",
+    "input=float.npy": "float.npy: it is of decimal numbers in 255.5..255.5; convert it to the",
     "input=features.npy": f"features.npy: it has shape (3, 64) and type float32, {SHAPE}",
     "input=none.npy": "none.npy: it holds no sample (shape (0, 1, 8, 8)); give at least one.",
     "input=objects.npy": "objects.npy: it cannot be read (",
@@ -187,7 +187,7 @@ REFUSED = {
     "input=empty.csv": "empty.csv: it holds no row; give at least one.",
     "input=words.csv": "words.csv: it has the columns word; it needs image, path, a list of",
     "input=lost.csv": "lost.png: there is no such file; put it there, or take its entry out.",
-    "output=there.parquet": "output=there.parquet: it is there already; choose another name, or",
+    "output=there.parquet": "output=there.parquet: it already exists; choose another name, or",
     "output=out.txt": "output=out.txt: its kind is unknown; name it .parquet or .csv.",
     "output=blocked/out.parquet": "output=blocked/out.parquet: it cannot be written there (",
     "batch_size=0": "batch_size=0: must be at least 1.",
@@ -195,7 +195,7 @@ REFUSED = {
     "cluster.num_actor=2": "cluster.num_actor=2: there is no such key; did you mean cluster.num_",
     "accelerator=gpu": "accelerator=gpu: must be one of auto, cpu, cuda",
     "embedding=maybe": "embedding=maybe: must be true or false.",
-    "model.path=x": 'model.path="x": model has a value of its own already.',
+    "model.path=x": 'model.path="x": model already has a value.',
     "~output": "~output: nothing is set yet; leave it out.",
 }
 

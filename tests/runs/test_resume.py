@@ -110,7 +110,7 @@ def test_another_split_in_the_same_file_is_refused(tmp_path):
     assert partition_main([*split, "partition=dirichlet", "partition.alpha=0.3"]) == 0
     with pytest.raises(ConfigError, match=r"run had partition.digest=\w{64}, this one has"):
         check_same_run(stored, compose(*kept))
-    with pytest.raises(ConfigError, match=r"^partition.digest=\w+: the file .* is another one"):
+    with pytest.raises(ConfigError, match=r"^partition.digest=\w+: the file .* has changed"):
         load_config(stored)  # as `coterie evaluate` reads a run's own config
 
 

@@ -103,14 +103,14 @@ def test_a_sum_of_one_client_is_refused_before_the_run(keys, round_, tmp_path):
         (
             "kfed",
             (),
-            "clients send the gathered tensor 'centroids' in phase 'centroids', which is no sum",
+            "clients send the gathered tensor 'centroids' in phase 'centroids', which is not a sum",
         ),
         ("ccfc", ("method.warmup_rounds=1",), "clients send the gathered tensor 'centroids'"),
         ("fedmcc", ("method.cluster_heads=2",), "clients send the gathered tensor 'head_losses'"),
         (
             "cfcl",
             (),
-            "clients send the peer message 'reserve_samples' in phase 'push', which is no sum",
+            "clients send the peer message 'reserve_samples' in phase 'push', which is not a sum",
         ),
         ("fedavg", ("aggregation.rule=median",), "aggregation.rule=median: it needs each client's"),
     ],

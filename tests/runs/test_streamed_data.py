@@ -95,7 +95,7 @@ def test_what_is_skipped_is_listed_in_the_run_directory(folders, tmp_path, in_me
     assert all(np.array_equal(weights[key], in_memory[0][key]) for key in weights)
     assert (run_dir / "skipped.csv").read_text().splitlines() == [
         "file,reason",
-        f"{pictures}/class_1/bad.png,is no picture that can be read",
+        f"{pictures}/class_1/bad.png,is not a readable picture",
     ]
     (pictures / "class_2" / "worse.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"skipped\.csv: other pictures"):

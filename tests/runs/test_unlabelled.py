@@ -89,7 +89,7 @@ def test_it_is_told_where_a_representation_will_have_no_clusters(digits, tmp_pat
     view = Silent()
     Federation(compose(*keys), view).run()
     assert (
-        "There will be no clusters, since the data has no classes to tell their number; set "
+        "There will be no clusters, since the data has no classes to count; set "
         "evaluation.clusters to have some."
     ) in view.notes
     arguments = [f"model={tmp_path / 'run'}", f"input={digits / 'pictures' / 'site0'}"]

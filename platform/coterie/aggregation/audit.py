@@ -1,4 +1,4 @@
-"""How few samples stand behind a vector that leaves a client, for the audit of a run."""
+"""The fewest samples behind each vector that leaves a client, for the audit of a run."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -21,20 +21,20 @@ class Audit(Stage):
         self._method = method
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Note what the client's own sums say; later stages hide it where they hide the sums."""
+        """Note the groups before later stages add noise or masks to the sums."""
         tensors = {slot: mean.tensors for slot, mean in sent.outcome.up.items()}
         return replace(sent, smallest={**sent.smallest, **smallest_groups(self._method, tensors)})
 
 
 def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:
-    """Slot to its smallest group of samples, for slots whose numbers are sums over groups."""
+    """Return each slot's smallest group of samples, where its numbers are sums over groups."""
     if not isinstance(method, SumsGroups):
         return {}
     return {slot: fewest(counts) for slot, counts in method.group_sizes(sums).items()}
 
 
 def smallest_sent(outcome: Outcome) -> dict[str, int]:
-    """Return what a client says of its tensors and messages, by full name.
+    """Return the smallest groups that a client reports for its tensors and messages, by full name.
 
     1 where it says nothing.
     """

@@ -14,7 +14,7 @@ from coterie.contract.phase import Phase
 
 
 class ClientNoise(Stage):
-    """Gives each client a key for noise of its own, where the phase declares an ε."""
+    """Gives each client a key for its own noise, where the phase declares an ε."""
 
     name: ClassVar[str] = "client_noise"
 
@@ -22,11 +22,7 @@ class ClientNoise(Stage):
         self._ledger = ledger
 
     def tasks(self, run: PhaseRun) -> Mapping[int, bytes]:
-        """Client to its key, which is good for this phase alone.
-
-        Raises:
-            ValueError: If the run has no key.
-        """
+        """Return each client's key, which is used in this phase only."""
         if run.phase.epsilon is None:
             return {}
         if self._ledger is None:

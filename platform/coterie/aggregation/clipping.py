@@ -22,7 +22,7 @@ _SMALLER = 1 - 2.0**-40
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What one client, or one sample, adds to a phase's sum at most.
+    """The largest change that one client, or one sample, can make to a phase's sum.
 
     Attributes:
         steps: The L2 norm, over all slots together, in units of 2^-20.
@@ -70,7 +70,7 @@ def _update(sent: Tensors, received: Tensors) -> dict[str, Tensor]:
 
 
 def _squares(whole: list[Tensor]) -> int:
-    """Σ x² of integers, exact up to 2^63."""
+    """Return Σ x² of integers, exact up to 2^63."""
     return sum(int(part.long().square().sum()) for part in whole)
 
 

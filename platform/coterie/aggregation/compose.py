@@ -1,4 +1,4 @@
-"""Composes a run's aggregation from its config: the one list of all stages, in their order."""
+"""The one list of all aggregation stages, in their order, built from a run's config."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -52,8 +52,8 @@ def _check_custom(custom: Sequence[Stage], stages: Sequence[Stage], config: RunC
     name, times = Counter(stage.name for stage in stages).most_common(1)[0]
     if times > 1:
         raise ConfigError(
-            f"aggregation.stages: {times} stages have the name {name!r}, by which a stage's data "
-            "go; give each another."
+            f"aggregation.stages: {times} stages have the name {name!r}, which identifies a "
+            "stage's data; give each its own."
         )
     private = {
         "privacy.dp": config.privacy.dp.clip is not None,

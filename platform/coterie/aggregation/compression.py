@@ -1,4 +1,4 @@
-"""Compressed updates: clients send fewer bytes, and the server averages what they stand for.
+"""Compressed updates: clients send fewer bytes, and the server averages the restored updates.
 
 int8: each tensor's update is divided by its largest magnitude and rounded to 255 levels, up or down
 by chance, so that its expectation is the update (Alistarh et al., "QSGD", NeurIPS 2017, section
@@ -34,7 +34,7 @@ Updates = dict[str, Tensor]
 
 
 class Compression(Stage):
-    """Replaces each client's update by the one that its compressed form stands for."""
+    """Replaces each client's update by its compressed and restored form."""
 
     name: ClassVar[str] = "compression"
 
@@ -42,7 +42,7 @@ class Compression(Stage):
         self._config = config
 
     def check(self, start: Start) -> None:
-        """Refuse what compression does not go with."""
+        """Refuse options that compression cannot be combined with."""
         key = f"aggregation.compression={self._config.compression}"
         if start.config.privacy.secure_aggregation:
             raise ConfigError(
@@ -51,8 +51,8 @@ class Compression(Stage):
             )
         if start.config.privacy.dp.clip is not None:
             raise ConfigError(
-                f"{key}: a rounded update may be longer than privacy.dp.clip, for which noise is "
-                "drawn; leave one of the two out."
+                f"{key}: a rounded update may exceed privacy.dp.clip, to which the noise is "
+                "scaled; leave one of the two out."
             )
         if type(start.config.method).sums:
             raise ConfigError(
@@ -61,7 +61,7 @@ class Compression(Stage):
             )
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Send the update that the compressed form stands for, and count the form's bytes."""
+        """Send the compressed update, and count its bytes."""
         updates = {
             f"{slot}/{name}": _flat(value) - _flat(task.received[slot][name])
             for slot, mean in sorted(sent.up.items())
@@ -92,7 +92,7 @@ class Compression(Stage):
 
 
 def int8(update: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the update by 255 levels of its largest magnitude; its expectation is itself.
+    """Round the update to 255 levels of its largest magnitude, at random and without bias.
 
     Args:
         update: float64 (elements,).
@@ -111,7 +111,7 @@ def int8(update: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def topk(updates: Updates, memory: Mapping[str, Tensor], keep: float) -> tuple[Updates, Updates]:
-    """Return the largest entries of all updates together, and the rest, for the client's memory.
+    """Return the largest entries of all updates together, and the rest, which the client keeps.
 
     Args:
         updates: Key to update (elements,).
@@ -154,7 +154,7 @@ def _restored(slot: str, mean: WeightedUpdate, task: StageTask, coarse: Updates)
 
 
 def _entry(up: Mapping[str, WeightedUpdate], key: str) -> int:
-    """Bytes of an entry of the tensor at a key."""
+    """Return the bytes of one entry of the tensor at a key."""
     return next(
         value.itemsize
         for slot, mean in up.items()
@@ -164,7 +164,7 @@ def _entry(up: Mapping[str, WeightedUpdate], key: str) -> int:
 
 
 def _bytes(up: Mapping[str, WeightedUpdate], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Slot to bytes: compressed tensors by their sizes, others whole, and the weight."""
+    """Return each slot's bytes: compressed tensors by their sizes, others whole, and the weight."""
     return {
         slot: _WEIGHT_BYTES
         + sum(sizes.get(f"{slot}/{n}", value.nbytes) for n, value in mean.tensors.items())

@@ -29,7 +29,7 @@ class Stream:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def below(self, number: int, size: int) -> Words:
-        """Integers in [0, number), exactly uniform, (size,)."""
+        """Draw integers in [0, number), exactly uniform, (size,)."""
         words = self._words(size)
         rest = 2**64 % number
         if rest:
@@ -43,7 +43,7 @@ class Stream:
 
 
 def discrete_gaussian(stream: Stream, sigma: int, size: int) -> NDArray[np.int64]:
-    """Independent integers x with P[x] ∝ exp(-x²/(2σ²)).
+    """Draw independent integers x with P[x] ∝ exp(-x²/(2σ²)).
 
     σ is from 1 to `LARGEST`.
 
@@ -61,7 +61,7 @@ def discrete_gaussian(stream: Stream, sigma: int, size: int) -> NDArray[np.int64
 
 
 def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
-    """Return the accepted ones of so many tries: discrete Laplace samples ±(u + σ v), thinned."""
+    """Draw discrete Laplace samples ±(u + σ v) and thin them; return those that were accepted."""
     low = stream.below(sigma, tries)
     low = low[_bernoulli(stream, low, sigma)]
     times = np.zeros(len(low), dtype=np.int64)
@@ -69,7 +69,7 @@ def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
     while len(going := going[_bernoulli(stream, np.ones(len(going), np.uint64), 1)]):
         times[going] += 1
     negative = stream.below(2, len(low)) == 1
-    keep = ~(negative & (low == 0) & (times == 0))  # or 0 would come twice as often
+    keep = ~(negative & (low == 0) & (times == 0))  # else 0 would come twice as often
     keep[keep] = _thinned(stream, sigma, low[keep], times[keep])
     accepted: NDArray[np.int64] = (low.astype(np.int64) + sigma * times)[keep]
     accepted[negative[keep]] *= -1
@@ -77,7 +77,7 @@ def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
 
 
 def _thinned(stream: Stream, sigma: int, low: Words, times: NDArray[np.int64]) -> Flags:
-    """Bernoulli(exp(-(y - σ)²/(2σ²))) of y = u + σ v, in factors that fit into 64 bits.
+    """Draw Bernoulli(exp(-(y - σ)²/(2σ²))) of y = u + σ v, in factors that fit into 64 bits.
 
     For v ≥ 1 the exponent is u²/(2σ²) + (v - 1) u/σ + (v - 1)²/2.
     """
@@ -91,7 +91,7 @@ def _thinned(stream: Stream, sigma: int, low: Words, times: NDArray[np.int64]) -
 def _repeated(
     stream: Stream, numerators: Words, denominator: int, times: NDArray[np.int64], kept: Flags
 ) -> Flags:
-    """Whether as many draws of Bernoulli(exp(-n/d)) as `times` says succeed, of those kept."""
+    """Return whether `times` draws of Bernoulli(exp(-n/d)) all succeed, for each kept candidate."""
     kept, done = kept.copy(), 0
     while len(going := np.flatnonzero(kept & (times > done))):
         kept[going] = _bernoulli(stream, numerators[going], denominator)
@@ -100,7 +100,7 @@ def _repeated(
 
 
 def _bernoulli(stream: Stream, numerators: Words, denominator: int) -> Flags:
-    """Draws of Bernoulli(exp(-n/d)) for 0 ≤ n ≤ d: algorithm 1."""
+    """Draw Bernoulli(exp(-n/d)) for 0 ≤ n ≤ d: algorithm 1."""
     odd = np.zeros(len(numerators), dtype=np.bool_)
     going, k = np.arange(len(numerators)), 1
     while len(going):

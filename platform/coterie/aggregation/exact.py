@@ -33,7 +33,7 @@ _BLOCK = 2**16  # elements per step, so that intermediates stay in the cache
 
 
 class SumsExceededError(RunError):
-    """The sums of a run are beyond the exact range, which `check_weight` should have prevented."""
+    """The sums of a run exceed the exact range, which `check_weight` should have prevented."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class FixedPointSum:
     bound: int = 0
 
     def merge(self, other: "FixedPointSum") -> None:
-        """Add another sum of the same tensors in place; the range is checked as in `add`."""
+        """Add another sum of the same tensors in place; check the range as `add` does."""
         self._grow(other.weight, other.bound)
         for own, added in ((self.high, other.high), (self.low, other.low)):
             for block, more in _blocks(own, added):
@@ -81,7 +81,7 @@ class FixedPointSum:
     def mean(
         self, dtype: torch.dtype = torch.float64, start: int = 0, size: int | None = None
     ) -> Tensor:
-        """Return the weighted mean (size,); the mean of equal values is that value.
+        """Return the weighted mean (size,), which is exact where all values are equal.
 
         Args:
             dtype: Its dtype, to which it is rounded once.
@@ -125,7 +125,7 @@ def _received(
     high: NDArray[np.generic], low: NDArray[np.generic], weight: int, bound: int
 ) -> FixedPointSum:
     with warnings.catch_warnings():
-        # The memory may be read-only: received sums are only read, when merged into others.
+        # The memory may be read-only: received sums are merged into others, and never written.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return FixedPointSum(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
 
@@ -149,7 +149,7 @@ def _divide(total: Tensor, weight: int) -> tuple[Tensor, Tensor]:
 
 
 def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bring float64 values to a dtype, rounded once, to the nearest.
+    """Round float64 values once, to the nearest, to another dtype.
 
     PyTorch goes to 16 bits by way of float32, and so would take what is just off the middle between
     two numbers for the middle. Here the way there keeps a last bit of 1 where it loses any.
@@ -170,7 +170,7 @@ def _largest(slot: str, layout: "Layout", values: Tensor, weight: int) -> float:
 
 
 def check_positive(slot: str, weight: object) -> None:
-    """Raise a ContractError unless a weight is a positive int; True is none."""
+    """Raise a ContractError unless a weight is a positive int; a bool is refused too."""
     if type(weight) is not int or weight <= 0:
         raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
 
@@ -185,12 +185,13 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
         )
     if limit is None and not largest <= _MAX_VALUE:
         raise ContractError(
-            f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
+            f"Slot {slot!r} has a value of {largest:.3g}; training diverged; lower the learning "
+            "rate."
         )
 
 
 def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
-    """Return each client's largest weight; no order of clients exceeds the exact range.
+    """Return each client's largest weight, such that no order of clients exceeds the exact range.
 
     Args:
         sizes: Client to its number of samples, for all clients of the phase.
@@ -202,7 +203,7 @@ def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
 
 
 def sum_limit(clients: int) -> float:
-    """Return the largest sum over samples that each of so many clients may send."""
+    """Return the largest sum over samples that each of this number of clients may send."""
     return min(_EXACT_SUM, _MAX_SUM // max(1, clients) / _HIGH)
 
 
@@ -210,9 +211,9 @@ def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit
     """Raise a ContractError if a contribution takes more than its client's share of the range."""
     if weight > limit:
         raise ContractError(
-            f"Slot {slot!r} has weight {weight}, over {limit}, for which this client has samples; "
-            "declare Phase.repeats if each counts more than once, and with more than "
-            f"{_MAX_WEIGHT:,} samples over all clients set aggregation.rule=equal."
+            f"Slot {slot!r} has weight {weight}, and this client's samples allow {limit}; declare "
+            "Phase.repeats if each counts more than once, and set aggregation.rule=equal for more "
+            f"than {_MAX_WEIGHT:,} samples over all clients."
         )
     if layout.sum_limit is None and weight * largest > _REACH * limit:
         raise ContractError(
@@ -244,7 +245,7 @@ class Layout:
             sum_limit: Of sums over samples, their largest magnitude.
 
         Raises:
-            ContractError: If a tensor is not floating: a mean of integers is no integer.
+            ContractError: If a tensor is not floating: a mean of integers is not an integer.
         """
         names = tuple(sorted(tensors))
         for name in names:
@@ -291,7 +292,7 @@ class Layout:
 
 
 def magnitude(values: Tensor) -> float:
-    """Return the largest absolute value, 0 of none; NaN or infinite if one of them is."""
+    """Return the largest absolute value: 0 for an empty tensor, NaN or infinity if one occurs."""
     if not values.numel():
         return 0.0
     low, high = (bound.item() for bound in torch.aminmax(values.detach()))
@@ -339,7 +340,7 @@ class ExactMeans:
                 )
 
     def result(self) -> dict[str, WeightedUpdate]:
-        """Slot to mean and total weight."""
+        """Return each slot's mean and total weight."""
         return {
             slot: WeightedUpdate(weight=sums.weight, tensors=self._layouts[slot].mean(sums))
             for slot, sums in sorted(self.sums.items())

@@ -1,4 +1,4 @@
-"""Limits on a client's contribution: how far its values and its weight may go."""
+"""Limits on how large a client's values and its weight may be."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Limits(Stage):
         self._weighted = rule == "weighted" and not clips
 
     def request(self, run: PhaseRun) -> Mapping[str, tuple[float, ...]] | None:
-        """Slot to the largest magnitude of each of its tensors, in the layout's order."""
+        """Return the largest magnitude of each slot's tensors, in the layout's order."""
         if self._growth is None:
             return None
         return {
@@ -39,7 +39,7 @@ class Limits(Stage):
         }
 
     def tasks(self, run: PhaseRun) -> Mapping[int, int]:
-        """Client to the largest weight of its contributions."""
+        """Return the largest weight of each client's contributions."""
         return max_weights(run.sizes, run.phase) if self._weighted else {}
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
@@ -53,7 +53,7 @@ class Limits(Stage):
 
 
 def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
-    """Return the largest magnitude with which each tensor may come back.
+    """Return the largest magnitude that each returned tensor may have.
 
     Args:
         tensors: The server's own.
@@ -70,14 +70,14 @@ def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tu
 def _check_values(
     slot: str, mean: WeightedUpdate, layout: Layout, limits: tuple[float, ...] | None
 ) -> float:
-    """Return the largest magnitude, if no tensor exceeds its limit."""
+    """Return the largest magnitude; raise if a tensor exceeds its limit."""
     largest = 0.0
     for name, limit in zip(layout.names, limits or [math.inf] * len(layout.names), strict=True):
         found = magnitude(mean.tensors[name])
         if found > limit:
             raise ContractError(
-                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
-                "server's own value and faults.max_growth allow; lower the learning rate."
+                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, and the server's own value "
+                f"and faults.max_growth allow {limit:.3g}; lower the learning rate."
             )
         largest = max(largest, found)
     return largest

@@ -1,4 +1,4 @@
-"""What messages of secure aggregation look like; whoever receives one checks it before its use."""
+"""The messages of secure aggregation, and the checks that their receivers make first."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from coterie.aggregation.masks import KEY_BYTES, TAG_BYTES, is_public_key
 from coterie.aggregation.shamir import SHARE_BYTES
 
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""Of the two shares that one client holds of another's secrets, sealed."""
+"""Bytes of the two sealed shares that one client holds of another's secrets."""
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client advertises: for shares that are sealed for it, and for masks with others."""
+    """A client's two public keys: one to seal shares for it, one to agree on masks with others."""
 
     sealing: bytes
     masking: bytes
 
 
 def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
-    """Whether it is client to public keys: of these clients, or of any."""
+    """Return whether this maps clients to public keys: these clients, or any."""
     return _is_by_client(message, clients) and all(
         isinstance(keys, PublicKeys)
         and _is_bytes(keys.sealing, KEY_BYTES)
@@ -32,26 +32,26 @@ def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
 
 
 def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
-    """Whether it is these clients' public keys, with which others can agree on keys."""
+    """Return whether these are the clients' public keys, with which others can agree on keys."""
     return are_keys(message, clients) and all(
         is_public_key(key) for keys in message.values() for key in (keys.sealing, keys.masking)
     )
 
 
 def are_shares(message: Any, size: int, clients: Collection[int] | None = None) -> bool:
-    """Whether it is client to shares of so many bytes: of these clients, or of any."""
+    """Return whether this maps clients to shares of this many bytes: these clients, or any."""
     return _is_by_client(message, clients) and all(
         _is_bytes(share, size) for share in message.values()
     )
 
 
 def are_clients(message: Any) -> bool:
-    """Whether it is a set of clients."""
+    """Return whether this is a set of clients."""
     return isinstance(message, frozenset) and all(type(client) is int for client in message)
 
 
 def is_vector(message: Any, elements: int) -> bool:
-    """Whether it is a vector of so many masked integers."""
+    """Return whether this is a vector of this many masked integers."""
     array = isinstance(message, np.ndarray)
     return array and message.dtype == np.uint64 and message.shape == (elements,)
 

@@ -1,4 +1,4 @@
-"""Sums of masked contributions, which a process adds up, and the exact sums behind them.
+"""Sums of masked contributions in one process, and the exact sums that unmasking gives.
 
 All slots' sums, weights and bounds are one vector of 64-bit integers modulo 2⁶⁴. Under a mask each
 is uniform, whatever the contribution; unmasked sums are within the exact range and do not wrap.
@@ -24,7 +24,7 @@ _REST = "Masks did not cancel: a client sent other numbers than agreed; go on wi
 
 
 def encode(sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]) -> Vector:
-    """One vector of the sums of all slots; a slot without contributions is zeros."""
+    """Return the sums of all slots as one vector; a slot without contributions is zeros."""
     parts = []
     for slot in sorted(layouts):
         found = sums.get(slot) or layouts[slot].zeros()
@@ -33,10 +33,10 @@ def encode(sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]) -> 
 
 
 def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, FixedPointSum]:
-    """Slot to exact sum, without slots that nobody contributed to.
+    """Return the exact sum of each slot with contributions.
 
     Raises:
-        RunError: If the vector is no sum in the exact range.
+        RunError: If the vector is not a sum in the exact range.
     """
     found, rest = {}, torch.from_numpy(vector.view(np.int64))
     for slot in sorted(layouts):
@@ -55,7 +55,7 @@ def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, FixedPoin
 
 
 def masked_bytes(layout: Layout) -> int:
-    """Bytes of a masked contribution to a slot."""
+    """Return the bytes of a masked contribution to a slot."""
     return 8 * (2 * layout.elements + 2)
 
 
@@ -79,12 +79,7 @@ class MaskedSum:
         self._is_fresh = True
 
     def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
-        """Mask a client's contributions, then add them: all or, if one is refused, none.
-
-        Raises:
-            ContractError: As `ExactMeans.add`.
-            RunError: Likewise.
-        """
+        """Mask a client's contributions, then add them: all or, if one is refused, none."""
         own = ExactMeans(dict(self._layouts))
         own.add(contributions)
         vector, party = encode(own.sums, self._layouts), Party(client)
@@ -93,7 +88,7 @@ class MaskedSum:
         self.parties[client] = party
 
     def advertise(self, _: None) -> dict[int, PublicKeys]:
-        """Each client's keys; in a further attempt the clients' own masks are replaced too."""
+        """Return each client's keys; a further attempt also replaces the clients' own masks."""
         if not self._is_fresh:
             for party in self.parties.values():
                 party.renew(self.vector)
@@ -101,7 +96,7 @@ class MaskedSum:
         return {client: party.advertise() for client, party in self.parties.items()}
 
     def share(self, directory: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
-        """Sender to recipient to sealed shares."""
+        """Return the sealed shares, by sender and recipient."""
         return {client: party.share(directory) for client, party in self.parties.items()}
 
     def mask(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Vector:
@@ -111,32 +106,27 @@ class MaskedSum:
             RunError: If a client's inbox is missing, or as `Party.mask`.
         """
         if not isinstance(inboxes, Mapping) or inboxes.keys() != self.parties.keys():
-            raise RunError("A step of secure aggregation names other clients than are here.")
+            raise RunError("A step of secure aggregation names clients that are not here.")
         masked = self.vector.copy()
         for client, party in self.parties.items():
             party.mask(masked, inboxes[client])
         return masked
 
     def reveal(self, survivors: frozenset[int]) -> dict[int, dict[int, bytes]]:
-        """Each client's shares for the server; the sum is forgotten."""
+        """Return each client's shares for the server, and forget the sum."""
         self.vector = self.vector[:0]
         return {client: party.reveal(survivors) for client, party in self.parties.items()}
 
 
 @dataclass
 class MaskedSums:
-    """The masked sums that a process holds until their phase has ended.
-
-    Attributes:
-        key: The key of the phase's run.
-        calls: Call to its sum.
-    """
+    """The masked sums that a process holds until their phase has ended."""
 
     key: str = ""
     calls: dict[int, MaskedSum] = field(default_factory=dict)
 
     def begin(self, key: str, call: int, layouts: Mapping[str, Layout]) -> MaskedSum:
-        """Start a call's sum; those of other phases are forgotten."""
+        """Start a call's sum, and forget those of other phases."""
         if key != self.key:
             self.key, self.calls = key, {}
         self.calls[call] = MaskedSum(layouts)
@@ -145,5 +135,7 @@ class MaskedSums:
     def take(self, call: int, step: str, message: Any) -> Any:
         """Take a step for all clients of a call and return their answer."""
         if step not in get_args(SecureStep) or call not in self.calls:
-            raise ContractError(f"{step!r} of call {call} is no step of secure aggregation here.")
+            raise ContractError(
+                f"{step!r} of call {call} is not a step of secure aggregation here."
+            )
         return getattr(self.calls[call], step)(message)

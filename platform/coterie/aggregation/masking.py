@@ -53,19 +53,19 @@ from coterie.contract.phase import Phase, WeightedUpdate, summed
 from coterie.errors import ConfigError, RunError
 
 KEYS = "secure_aggregation"
-"""Keys and shares in the counts of bytes."""
+"""The key of public keys and shares in the counts of bytes."""
 _KEYS = 2 * KEY_BYTES
 _LOST = "its process was lost with its masked sum"
-_MALFORMED = "it sent no proper answer to a step of secure aggregation, {}"
+_MALFORMED = "its answer to the step {} of secure aggregation was not valid"
 _ATTEMPTS = 3
-"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
+"""Attempts to open masked sums; the last one continues without lost clients."""
 
 Exchange = Callable[[SecureStep, Mapping[int, Any]], dict[int, Any]]
 """Has the calls' clients take a step, and returns the answers of those that are not lost."""
 
 
 class Masking(Stage):
-    """Masks contributions where they are made, and opens their sum with the clients.
+    """Masks contributions in the clients' processes, and unmasks only their sum.
 
     Args:
         method: Says which sums are over groups of samples, for the audit.
@@ -81,7 +81,7 @@ class Masking(Stage):
         self.held = MaskedSums()
 
     def check(self, start: Start) -> None:
-        """Refuse rules, gathered tensors and cohorts that masks do not go with."""
+        """Refuse rules, gathered tensors and cohorts that cannot be masked."""
         rule = start.config.aggregation.rule
         if rule not in ("weighted", "equal"):
             raise ConfigError(
@@ -98,7 +98,7 @@ class Masking(Stage):
                 )
 
     def request(self, run: PhaseRun) -> bool | None:
-        """Whether the phase's sums are masked.
+        """Return whether the phase's sums are masked.
 
         Raises:
             ConfigError: If clients send anything but sums.
@@ -112,7 +112,7 @@ class Masking(Stage):
         return True
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Count masked contributions: one to every slot, larger than without."""
+        """Count the bytes of masked contributions, which go to every slot and are larger."""
         if not task.phase_data:
             return sent
         require_sum(sent, "privacy.secure_aggregation")
@@ -135,7 +135,7 @@ class Masking(Stage):
         return self.held.take(call, question, message)
 
     def collect(self, run: PhaseRun, gathering: Gathering) -> None:
-        """Open the masked sums; clients of a process that is lost before run again.
+        """Open the masked sums; clients whose process is lost run again first.
 
         A client that has a process to itself and takes too long has failed, and the policy decides.
         """
@@ -162,7 +162,7 @@ class Masking(Stage):
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """Say that the server has read the sum over the clients alone."""
+        """Say that the server has read only the sum over the clients."""
         if not run.data.get(self.name):
             return rows
         groups = smallest_groups(self._method, {s: summed(mean) for s, mean in means.items()})
@@ -179,19 +179,19 @@ class Masking(Stage):
 
 
 def check_sums_only(phase: Phase) -> None:
-    """Raise a ConfigError if clients send the server, or each other, anything but sums."""
+    """Raise a ConfigError if clients send anything but sums, to the server or to each other."""
     for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
         if keys:
             raise ConfigError(
                 f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
-                f"phase {phase.name!r}, which is no sum; leave it out, or choose a method whose "
+                f"phase {phase.name!r}, which is not a sum; leave it out, or choose a method whose "
                 "clients send sums only, such as fedavg or concord."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """What an attempt at opening a phase's masked sums gave.
+    """The result of one attempt to open a phase's masked sums.
 
     Attributes:
         sums: Slot to exact sum; None if the attempt has to be made again.
@@ -207,11 +207,11 @@ class Opened:
 
 
 _Proper = Callable[[Any, Collection[int]], bool]
-"""Whether an answer is what a call with these clients has to give."""
+"""Tells whether an answer is valid for a call with these clients."""
 
 
 class _LostError(Exception):
-    """A process was lost while its clients can still run again."""
+    """A process was lost, and its clients can still run again."""
 
 
 def open_sums(
@@ -265,7 +265,7 @@ class _Opening:
         return Opened(sums=sums, lost=self.lost, up=self.up, down=self.down)
 
     def _share(self, keys: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
-        """Sender to recipient to sealed shares."""
+        """Return the sealed shares, by sender and recipient."""
         needed = threshold(len(keys))
         self._require(needed, len(keys))
         proper = _of_each(lambda by, found: are_shares(found, SEALED_BYTES, keys.keys() - {by}))
@@ -294,9 +294,9 @@ class _Opening:
         return total
 
     def _unmask(self, total: Vector, keys: Mapping[int, PublicKeys], graph: frozenset[int]) -> None:
-        """Subtract the survivors' own masks, and those that they have in common with the lost."""
+        """Subtract the survivors' own masks, and the masks that they share with lost clients."""
         survivors, needed = self.clients, threshold(len(keys))
-        # A process that is lost, or lies, from here on has its clients in the sum.
+        # From here on the sum has the clients of a process even if it is lost, or lies.
         answers = _in_time(self.exchange("reveal", dict.fromkeys(self.calls, survivors)))
         proper = _of_each(lambda by, found: are_shares(found, SHARE_BYTES, graph))
         revealed = _joined({c: each for c, each in answers.items() if proper(each, self.calls[c])})
@@ -318,7 +318,7 @@ class _Opening:
     def _ask(
         self, step: SecureStep, messages: Mapping[int, Any], proper: _Proper
     ) -> dict[int, Any]:
-        """Return the calls' proper answers.
+        """Return the calls' valid answers.
 
         One that is lost now takes its contributions with it.
         """
@@ -339,7 +339,7 @@ class _Opening:
 
 
 def _require(phase: Phase, needed: int, there: int, began: int) -> None:
-    """Raise a RunError if fewer clients are there than are needed, of those that began."""
+    """Raise a RunError if fewer clients are left than are needed to unmask their sum."""
     if there < needed:
         raise RunError(
             f"Round {phase.round}: {there} of {began} clients are left, and "
@@ -349,7 +349,7 @@ def _require(phase: Phase, needed: int, there: int, began: int) -> None:
 
 
 def _of_each(proper: Callable[[int, Any], bool]) -> _Proper:
-    """Whether an answer has a part of each client, and each part is proper."""
+    """Return whether an answer has a valid part for each client."""
     return lambda answer, clients: (
         isinstance(answer, Mapping)
         and answer.keys() == set(clients)
@@ -366,5 +366,5 @@ def _in_time(answers: Mapping[int, Any]) -> dict[int, Any]:
 
 
 def _joined(answers: Mapping[int, Mapping[int, Any]]) -> dict[int, Any]:
-    """Client to answer, over all calls."""
+    """Return the clients' answers over all calls."""
     return {client: answer for each in answers.values() for client, answer in each.items()}

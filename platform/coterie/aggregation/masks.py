@@ -1,4 +1,4 @@
-"""Masks and the keys behind them, from the operating system's randomness and never from a seed.
+"""Masks and their keys, from the operating system's randomness and never from a seed.
 
 A mask is the key stream of AES-256 in counter mode, added to 64-bit integers modulo 2⁶⁴. A key
 makes one mask only, so the counter starts at 0.
@@ -20,7 +20,7 @@ from coterie.errors import RunError
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-"""What a sealed text is longer than the text."""
+"""Bytes by which a sealed text is longer than the text."""
 Vector = NDArray[np.uint64]
 """Integers in two's complement (elements,); sums wrap around modulo 2⁶⁴."""
 
@@ -30,23 +30,19 @@ _AES_BLOCK = 16
 
 
 def new_key() -> bytes:
-    """Fresh secret bytes of the operating system."""
+    """Return fresh secret bytes of the operating system."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """An X25519 key pair.
-
-    Attributes:
-        private: The secret half, 32 bytes.
-    """
+    """An X25519 key pair."""
 
     private: bytes
 
     @property
     def public(self) -> bytes:
-        """The public half, 32 bytes."""
+        """The public key, 32 bytes."""
         return X25519PrivateKey.from_private_bytes(self.private).public_key().public_bytes_raw()
 
     def agree(self, public: bytes, purpose: bytes) -> bytes:
@@ -55,12 +51,12 @@ class KeyPair:
         try:
             secret = private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:  # a point of low order
-            raise RunError("A client's public key is no key of X25519.") from error
+            raise RunError("A client's public key is not an X25519 key.") from error
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"coterie " + purpose).derive(secret)
 
 
 def is_public_key(key: bytes) -> bool:
-    """Whether pairs can agree on a key with it: 32 bytes that are no point of low order."""
+    """Return whether pairs can agree on a key with it: 32 bytes, and not a point of low order."""
     try:
         KeyPair(bytes(KEY_BYTES)).agree(key, b"")
     except RunError:
@@ -80,7 +76,7 @@ def add_mask(vector: Vector, key: bytes, *, negative: bool = False) -> None:
 
 
 def seal(key: bytes, text: bytes) -> bytes:
-    """Encrypt and authenticate a text; a key seals one text only."""
+    """Encrypt and authenticate a text; use each key for one text only."""
     return AESGCM(key).encrypt(bytes(12), text, None)
 
 

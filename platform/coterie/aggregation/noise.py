@@ -1,4 +1,4 @@
-"""Differential privacy of a run: clipped updates, noise on the sums, and the ε spent on them.
+"""Differential privacy of a run: clipped updates, noise on the sums, and the ε that they spend.
 
 A phase's sum is an exact vector of integers; the noise is a discrete Gaussian of the same lattice.
 n sums of which one client (or sample) is part cost what n Gaussian mechanisms cost: the discrete
@@ -63,7 +63,7 @@ class Spent:
 
 @dataclass
 class NoiseLedger:
-    """The key of a run's noise, and the sums that were released under it.
+    """The key of a run's noise, and the sums that were released with it.
 
     Attributes:
         secret: The key, 32 bytes.
@@ -96,21 +96,17 @@ class Noise(Stage):
 
     @property
     def ledger(self) -> NoiseLedger:
-        """Key and expenses.
-
-        Raises:
-            ValueError: In a process that has none.
-        """
+        """The noise key and the sums released so far."""
         if self._ledger is None:
             raise ValueError("privacy.dp asks for noise; compose the stages with a NoiseLedger")
         return self._ledger
 
     def check(self, start: Start) -> None:
-        """Refuse what cannot be made private, and a budget that does not pay for one sum."""
+        """Refuse what cannot be made private, and a budget below the cost of one sum."""
         check_noise(start)
 
     def ends(self, phase: Phase, clients: Sequence[int]) -> str:
-        """Return the budget ends the run before a phase that would exceed it."""
+        """Return a sentence if the next phase would exceed the budget, which ends the run."""
         if self.affords(phase, clients):
             return ""
         return (
@@ -119,7 +115,7 @@ class Noise(Stage):
         )
 
     def affords(self, phase: Phase, clients: Collection[int]) -> bool:
-        """Whether the budget allows the phase; one that has been paid for before, it does."""
+        """Return whether the budget allows the phase; a phase that was paid for before is free."""
         if self._dp.budget is None or not phase.up or not clients:
             return True
         where = (phase.round, phase.step)
@@ -129,12 +125,12 @@ class Noise(Stage):
         return self._cost([*self.ledger.spent, next_]) <= self._dp.budget
 
     def request(self, run: PhaseRun) -> Sensitivity | None:
-        """Return what bounds the sums; None where clients train with noise."""
+        """Return the sensitivity of the sums; None where clients train with noise."""
         assert self.ledger  # before anything is sent
         return sensitivity(self._dp, run.phase, type(self._config.method))
 
     def tasks(self, run: PhaseRun) -> Mapping[int, SampleNoise]:
-        """Client to the noise of its training; empty where sums are noised instead."""
+        """Return the noise of each client's training; empty where sums are noised instead."""
         if self._dp.unit == "client" or run.phase.sensitivity is not None:
             return {}
         return {client: self._training(run.phase, client) for client in run.sizes}
@@ -142,12 +138,12 @@ class Noise(Stage):
     def training(
         self, module: LightningModule, plan: Plan, task: StageTask
     ) -> AbstractContextManager[None]:
-        """Have the module's optimiser step by noisy gradients, where the task says so."""
+        """Have the module's optimiser step by noisy gradients, if the task asks for it."""
         noise: SampleNoise | None = task.data
         return nullcontext() if noise is None else noisy_training(module, plan, noise)
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Clip the update, and let nothing else leave the client but what is noised."""
+        """Clip the update, and drop everything else that no noise protects."""
         require_sum(sent, "privacy.dp")
         bound: Sensitivity | None = task.phase_data
         hidden = replace(
@@ -164,7 +160,7 @@ class Noise(Stage):
         return True
 
     def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate]:
-        """Each slot's mean with noise, for all slots that clients may send.
+        """Return each slot's mean with noise, also for slots that nobody contributed to.
 
         Returns:
             Slot to what it was plus the sum by the number of clients that were asked, whether or
@@ -199,14 +195,14 @@ class Noise(Stage):
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """Clients whose sums are noised do not tell how large the groups behind them are."""
+        """Hide how large the groups are behind sums that carry noise."""
         bound: Sensitivity | None = run.data.get(self.name)
         if bound is None or bound.clips:
             return rows
         return [replace(row, samples=None) if row.type == "slot" else row for row in rows]
 
     def metrics(self, phase: Phase) -> Mapping[str, float]:
-        """Return the ε up to a phase."""
+        """Return the ε that was spent up to a phase."""
         return {"epsilon": self.epsilon(phase)}
 
     def summary(self) -> Mapping[str, float]:
@@ -214,11 +210,11 @@ class Noise(Stage):
         return {"epsilon": self.epsilon(), "delta": self._dp.delta}
 
     def count(self) -> int:
-        """Return the number of sums released: the file of a resumed run must have as many."""
+        """Return the number of released sums, which must agree with the file of a resumed run."""
         return 0 if self._ledger is None else len(self._ledger.spent)
 
     def epsilon(self, phase: Phase | None = None) -> float:
-        """ε of all sums released up to a phase, by default of all."""
+        """Return the ε of all sums released up to a phase, by default of all."""
         spent = self.ledger.spent
         if phase is not None:
             where = (phase.round, phase.step)
@@ -249,14 +245,14 @@ class Noise(Stage):
         if budget is not None and self._cost([*self.ledger.spent, entry]) > budget:
             raise RunError(
                 f"Round {entry.round} ran again with another sum, and privacy.dp.budget={budget} "
-                "does not pay for a second one; go on from where the run was with the same data, "
-                "clients and hardware."
+                "does not cover a second one; resume with the same data, clients and hardware as "
+                "before."
             )
         self.ledger.record(entry)
         self.ledger.spent.append(entry)
 
     def _cost(self, spent: Collection[Spent]) -> float:
-        """Return the ε of the client that was asked most often: who is asked depends on no data."""
+        """Return the ε of the client that was asked most often; who is asked depends on no data."""
         asked = Counter(chain.from_iterable(entry.clients for entry in spent))
         assert self._dp.noise_multiplier is not None  # as there is a clip
         releases = self._epochs * max(asked.values(), default=0)
@@ -270,19 +266,19 @@ def sigma(config: DPConfig, bound: Sensitivity) -> int:
 
 
 def place(phase: Phase) -> str:
-    """Return a phase's place in the run, as keys of noise are derived from it."""
+    """Return a phase's place in the run, from which its noise key is derived."""
     return f"{phase.round} {phase.step} "
 
 
 def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
-    """All slots' sums, as they are."""
+    """Return the bytes of all slots' sums."""
     found = [sums.sums.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
     totals = [limb.long().numpy().tobytes() for each in found for limb in (each.high, each.low)]
     return b"".join(totals)
 
 
 def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
-    """Which elements of all slots are running statistics: their update is zero for any data."""
+    """Return which elements of all slots are running statistics, whose update is set to zero."""
     layouts = [run.layouts[slot] for slot in sorted(run.layouts)]
     fields = [pair for of in layouts for pair in zip(of.names, of.shapes, strict=True)]
     sizes = [math.prod(shape) for _, shape in fields]
@@ -290,7 +286,7 @@ def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
 
 
 def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
-    """All slots' sums as one vector of integers, in units of 2^-20; zeros where nobody sent any."""
+    """Return all slots' sums as one vector of integers in units of 2^-20, zeros if absent."""
     parts = []
     for slot in sorted(run.layouts):
         totals = sums.sums.get(slot) or run.layouts[slot].zeros()

@@ -1,4 +1,4 @@
-"""What differential privacy can bound, and what it refuses before the run."""
+"""Checks before the run of what differential privacy can bound."""
 
 import math
 from fractions import Fraction
@@ -37,8 +37,8 @@ def check_noise(start: Start) -> None:
         )
     if isinstance(method, GroupsClients):
         raise ConfigError(
-            f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
-            "client; choose a method without groups, such as fedavg."
+            f"privacy.dp.clip={dp.clip:g}: the method's groups of clients reveal something about "
+            "each client; choose a method without groups, such as fedavg."
         )
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
     bound = bounds[0]
@@ -52,7 +52,7 @@ def check_noise(start: Start) -> None:
 
 
 def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
-    """Return what one client, or one sample, adds to a phase's sums at most.
+    """Return the largest change that one client, or one sample, can make to a phase's sums.
 
     Returns:
         The bound; None where clients train with noise.
@@ -74,21 +74,21 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
         if method.uncoupled:
             return None
         raise ConfigError(
-            "privacy.dp.unit=sample: in the loss of the method no sample has a gradient of its "
-            "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
+            "privacy.dp.unit=sample: the method's loss has no gradient of a single sample, "
+            "because it compares samples or takes sums; choose fedavg or moon, or "
             "privacy.dp.unit=client."
         )
     if method.sums or (phase.up - phase.down):
         slot = sorted(phase.up - phase.down or phase.up)[0]
         raise ConfigError(
-            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is no update of "
-            f"what they received, and cannot be clipped; {_OTHERS}"
+            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is not an update "
+            f"of what they received, so it cannot be clipped; {_OTHERS}"
         )
     return Sensitivity(math.floor(Fraction(config.clip) * STEPS), clips=True)
 
 
 def sums_a_phase(config: RunConfig) -> int:
-    """In how many noisy sums of a phase one client, or one sample, is."""
+    """Return the number of a phase's noisy sums that one client, or one sample, can be part of."""
     method = config.method
     by_step = config.privacy.dp.unit == "sample" and method.uncoupled
     return int(method.model_dump()["epochs"]) if by_step else 1
@@ -107,8 +107,8 @@ def _check_statistics(method: Method, server: ServerState) -> None:
 def _check_numbers(dp: DPConfig, units: int, of: str, sums: int) -> None:
     if dp.delta * units >= 1:
         raise ConfigError(
-            f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} that lets one be published whole; "
-            f"give less than {1 / units:.1g}."
+            f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} a mechanism with this δ may "
+            f"publish one of them in full; give less than {1 / units:.1g}."
         )
     assert dp.noise_multiplier is not None  # there is a clip
     once = epsilon(sums, dp.noise_multiplier, dp.delta)

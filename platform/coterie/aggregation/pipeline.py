@@ -29,7 +29,7 @@ from coterie.contract.phase import Outcome, Phase, Slots, Tensors, WeightedUpdat
 from coterie.errors import ContractError
 
 _OWN = "aggregation/"
-"""Begins the names of stages' tensors in a client's state, and of stages' slots."""
+"""Prefix of the names of stages' tensors in a client's state, and of stages' slots."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Pipeline:
     def prepare(
         self, phase: Phase, sizes: Mapping[int, int], offered: Slots, server: Slots, kept: Kept
     ) -> PhaseRun:
-        """Lay out a phase, and have each stage say what the clients' processes have to know."""
+        """Ask each stage what the clients' processes need for a phase."""
         extra: dict[str, Tensors] = {}
         for stage in self.stages:
             found = stage.offers(phase, server, _kept_by(stage, kept))
@@ -74,7 +74,7 @@ class Pipeline:
         return replace(run, data={name: data for name, data in asked.items() if data is not None})
 
     def tasks(self, run: PhaseRun) -> dict[int, dict[str, Any]]:
-        """Client to stage to what the client's task carries."""
+        """Return what each stage attaches to each client's task."""
         found: dict[int, dict[str, Any]] = {client: {} for client in run.sizes}
         for stage in self.stages:
             for client, data in stage.tasks(run).items():
@@ -84,7 +84,7 @@ class Pipeline:
     def open(
         self, key: str, call: int, layouts: Mapping[str, Layout], data: Mapping[str, Any]
     ) -> Sums:
-        """Return what a process adds the contributions of a call to."""
+        """Return the accumulators of a call, to which a process adds contributions."""
         for stage in self.stages:
             sums = stage.sums(key, call, layouts, data.get(stage.name))
             if sums is not None:
@@ -111,7 +111,7 @@ class Pipeline:
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
     ) -> dict[str, WeightedUpdate]:
-        """Return the results of slots whose contributions came one by one."""
+        """Return the results of slots that the server received as single contributions."""
         return {
             slot: mean for stage in self.stages for slot, mean in stage.join(run, whole).items()
         }
@@ -119,7 +119,7 @@ class Pipeline:
     def step(
         self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensors]]:
-        """Return what the method's server half receives, and what stages keep at the server now."""
+        """Return what the method's server half receives, and the stages' new server values."""
         after: dict[str, Tensors] = {}
         for stage in self.stages:
             means, now = stage.step(run, means, _kept_by(stage, kept))
@@ -129,21 +129,21 @@ class Pipeline:
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """Return what clients sent, as the server has read it."""
+        """Return what clients sent, as far as the server could read it."""
         for stage in self.stages:
             rows = stage.audit(rows, run, means)
         return rows
 
     def metrics(self, phase: Phase) -> dict[str, float]:
-        """Numbers about the run up to a phase."""
+        """Return numbers about the run up to a phase."""
         return {name: value for s in self.stages for name, value in s.metrics(phase).items()}
 
     def summary(self) -> dict[str, float]:
-        """Numbers about the whole run."""
+        """Return numbers about the whole run."""
         return {name: value for s in self.stages for name, value in s.summary().items()}
 
     def counts(self) -> dict[str, int]:
-        """Stage to the number that a checkpoint keeps of it."""
+        """Return the number that a checkpoint keeps of each stage."""
         return {stage.name: count for stage in self.stages if (count := stage.count())}
 
     def for_client(
@@ -181,7 +181,7 @@ class ClientStages:
 
     @property
     def state(self) -> Tensors | None:
-        """What the method's client half has kept; None if nothing, or only stages have."""
+        """The values that the method's client half has kept; None if there are none."""
         if self.kept is None:
             return None
         own = {name: value for name, value in self.kept.items() if not name.startswith(_OWN)}
@@ -201,11 +201,7 @@ class ClientStages:
             yield
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """Return the integers with noise of the client's own.
-
-        Raises:
-            ContractError: If the phase declares none.
-        """
+        """Return the integers with the client's own noise."""
         for stage, task in self.bound:
             found = stage.noisy(sums, sigma, purpose, task)
             if found is not None:
@@ -213,7 +209,7 @@ class ClientStages:
         raise ContractError(f"{purpose}: give the phase an epsilon, for noise on the clients.")
 
     def contribute(self, outcome: Outcome) -> Contribution:
-        """Pass what a client sends through the stages; its state holds theirs too."""
+        """Pass what a client sends through the stages; its state also holds the stages' values."""
         sent = Contribution(outcome=outcome, up=outcome.up)
         for stage, task in self.bound:
             sent = stage.contribute(sent, task)
@@ -240,7 +236,7 @@ class _PlainSums:
 
     @property
     def sums(self) -> Mapping[str, FixedPointSum]:
-        """Slot to its exact sum."""
+        """Each slot's exact sum."""
         return self._means.sums
 
 
@@ -249,5 +245,5 @@ def _kept_by(stage: Stage, kept: Kept) -> dict[str, Tensors]:
 
 
 def _inner(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the entries whose names begin so, without that beginning."""
+    """Return the entries whose names begin with a prefix, without the prefix."""
     return {n.removeprefix(prefix): value for n, value in named.items() if n.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Coordinate-wise robust aggregation, which needs every client's update instead of their sum.
+"""Robust aggregation by coordinate, which needs every client's update instead of their sum.
 
 Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (ICML 2018):
 the coordinate-wise median (definition 1) and the coordinate-wise trimmed mean (definition 2). Each
@@ -17,7 +17,7 @@ from coterie.contract.phase import Tensors
 
 
 def coordinate_median(stacked: Tensor) -> Tensor:
-    """Return each coordinate's median over clients; of an even number, the middle two's mean.
+    """Return each coordinate's median over clients; for an even number, the mean of the middle two.
 
     Args:
         stacked: Floating (clients, …).
@@ -30,7 +30,7 @@ def coordinate_median(stacked: Tensor) -> Tensor:
 
 
 def trimmed(clients: int, trim: float) -> int:
-    """How many of so many clients a trimmed mean leaves out at each end; it leaves one at least.
+    """Return how many clients a trimmed mean drops at each end; it always keeps one or more.
 
     Args:
         clients: Number of clients.

@@ -1,4 +1,4 @@
-"""How contributions are joined: `aggregation.rule`."""
+"""How the server combines contributions: `aggregation.rule`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from coterie.errors import ConfigError
 
 
 class Rule(Stage):
-    """Weighs contributions as the rule says, or has the server receive them one by one."""
+    """Weighs contributions as the rule says, or passes them to the server one by one."""
 
     name: ClassVar[str] = "rule"
 
@@ -20,12 +20,12 @@ class Rule(Stage):
         self._config = config
 
     def check(self, start: Start) -> None:
-        """Refuse a trimmed mean that leaves nobody out."""
+        """Refuse a trimmed mean that would drop nobody."""
         if self._config.rule == "trimmed_mean":
             check_trim(self._config.trim, (start.cohort(p) for p in start.phases() if p.up))
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Give each client the weight 1, or take its tensors out of the sums."""
+        """Give each client the weight 1, or send its tensors one by one instead of in a sum."""
         if self._config.rule == "weighted":
             return sent
         if self._config.rule == "equal":
@@ -52,7 +52,7 @@ class Rule(Stage):
 
 
 def check_trim(trim: float, clients: Iterable[int]) -> None:
-    """Check that a trimmed mean leaves somebody out: else one client moves it as far as it likes.
+    """Check that a trimmed mean drops somebody: else one client could move it without limit.
 
     Args:
         trim: `aggregation.trim`.
@@ -61,6 +61,6 @@ def check_trim(trim: float, clients: Iterable[int]) -> None:
     fewest = min(clients, default=None)
     if fewest is not None and not trimmed(fewest, trim):
         raise ConfigError(
-            f"aggregation.trim={trim:g}: of {fewest} clients that leaves nobody out; raise it, let "
-            "more clients take part, or choose aggregation.rule=median."
+            f"aggregation.trim={trim:g}: of {fewest} clients it drops nobody; raise it, let more "
+            "clients take part, or choose aggregation.rule=median."
         )

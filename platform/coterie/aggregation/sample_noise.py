@@ -1,4 +1,4 @@
-"""Local training under differential privacy of single samples: DP-SGD with exact noise.
+"""Local training with differential privacy of single samples: DP-SGD with exact noise.
 
 Abadi et al., "Deep Learning with Differential Privacy" (CCS 2016): each sample's gradient, from
 Opacus' hooks, is clipped, and noise is added to the sum of a batch. Clipped gradients are rounded
@@ -32,7 +32,7 @@ _BELOW = 1 - 2.0**-16
 
 @dataclass(frozen=True)
 class SampleNoise:
-    """The noise of a client's task.
+    """The noise of one client's training.
 
     Attributes:
         clip: L2 norm to which each sample's gradient is clipped.
@@ -48,14 +48,14 @@ class SampleNoise:
 
 
 def check_unmixed(module: nn.Module) -> None:
-    """Raise a ConfigError if the module mixes samples of a batch, or keeps their statistics."""
+    """Raise a ConfigError if the module mixes samples of a batch, or keeps statistics of them."""
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) or (
             isinstance(part, _InstanceNorm) and part.track_running_stats
         ):
             raise ConfigError(
-                f"privacy.dp.unit=sample: {name} is a {type(part).__name__}, behind which no "
-                "sample has a gradient of its own; choose a network without, such as one with "
+                f"privacy.dp.unit=sample: {name} is a {type(part).__name__}, after which no sample "
+                "has its own gradient; choose a network without, such as one with "
                 "encoder.norm=group."
             )
 
@@ -71,7 +71,7 @@ def check_installed(key: str) -> None:
 
 @contextlib.contextmanager
 def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> Iterator[None]:
-    """Within it, the module's optimiser steps by clipped and noisy gradients.
+    """Make the module's optimiser step by clipped and noisy gradients within the context.
 
     Raises:
         ConfigError: If a sample has no gradient of its own in the module.
@@ -81,7 +81,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
 
     if plan.epochs is None or plan.epochs > noise.epochs:
         raise ContractError(
-            f"privacy.dp.unit=sample pays for {noise.epochs} epochs a task; train no longer."
+            f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
         )
     check_unmixed(module)
     hooks = GradSampleHooks(module, loss_reduction="mean", strict=False)  # checked above
@@ -107,16 +107,16 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
 
 
 def noisy_optimizer(optimizer: Optimizer, noise: SampleNoise, batch_size: int) -> Optimizer:
-    """Return an optimiser that clips and noises the gradients of single samples."""
+    """Return an optimiser that clips each sample's gradient and adds noise to the sum."""
     from opacus.optimizers import DPOptimizer
 
     class Noisy(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
-        """Opacus' optimiser with exact sums and noise in place of floating ones."""
+        """Opacus' optimiser with exact sums and exact noise in place of floating-point ones."""
 
         steps = 0
 
         def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-            """Take a step; per-sample gradients are gone afterwards, whoever clears gradients."""
+            """Take a step, and clear the per-sample gradients."""
             loss: Tensor | None = super().step(closure)
             for parameter in self.params:
                 parameter.grad_sample = parameter.summed_grad = None

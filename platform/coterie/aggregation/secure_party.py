@@ -21,34 +21,34 @@ from coterie.aggregation.shamir import SHARE_BYTES, split
 from coterie.errors import RunError
 
 FEWEST = 2
-"""Clients that a sum has to stand for."""
+"""The fewest clients in a sum."""
 
 
 def threshold(clients: int) -> int:
-    """Clients whose shares unmask a sum: more than half, so that no two halves unmask two sums."""
+    """Return how many clients must give shares to unmask a sum: more than half of them."""
     return max(FEWEST, clients // 2 + 1)
 
 
 def points(clients: Collection[int]) -> dict[int, int]:
-    """Client to the point of its shares, from 1."""
+    """Return each client's point for its shares, from 1."""
     return {client: point for point, client in enumerate(sorted(clients), start=1)}
 
 
 def pair_mask(
     vector: Vector, client: int, peer: int, key: bytes, *, negative: bool = False
 ) -> None:
-    """Add the mask of a pair to a client's vector: the peer's has the opposite sign."""
+    """Add a pair's mask to a client's vector; its peer adds the same mask with opposite sign."""
     add_mask(vector, key, negative=(client > peer) is not negative)
 
 
 def agree_on_mask(own: KeyPair, public: bytes) -> bytes:
-    """Return the key of the mask that two clients have in common."""
+    """Return the key of the mask that two clients share."""
     return own.agree(public, b"mask")
 
 
 @dataclass
 class _Attempt:
-    """The secrets of one attempt; none is ever used in another."""
+    """The secrets of one attempt, which are never used in another."""
 
     sealing: KeyPair = field(default_factory=lambda: KeyPair(new_key()))
     masking: KeyPair = field(default_factory=lambda: KeyPair(new_key()))
@@ -70,7 +70,7 @@ class Party:
         self._attempt: _Attempt | None = None
 
     def advertise(self) -> PublicKeys:
-        """Begin an attempt with fresh keys; what belongs to one before is forgotten."""
+        """Begin an attempt with fresh keys, and forget the attempt before."""
         self._attempt = _Attempt()
         return PublicKeys(self._attempt.sealing.public, self._attempt.masking.public)
 
@@ -91,7 +91,7 @@ class Party:
         keys = {key for each in directory.values() for key in (each.sealing, each.masking)}
         complete = directory.get(self.client) == own and len(keys) == 2 * len(directory)
         if attempt.directory or not complete or len(directory) < FEWEST:
-            raise self._refusal("the list of keys is not one of different clients with its own")
+            raise self._refusal("the list of keys has duplicates or lacks its own")
         attempt.directory = directory
         places, needed = points(directory), threshold(len(directory))
         seeds = split(self.seed, places.values(), needed)
@@ -104,7 +104,7 @@ class Party:
         }
 
     def mask(self, vector: Vector, inbox: Mapping[int, bytes]) -> None:
-        """Add the masks that it has in common with the others, in place.
+        """Add the masks that this client shares with the others, in place.
 
         Args:
             vector: The sum that its contribution is in, under its own mask.
@@ -115,7 +115,7 @@ class Party:
         """
         attempt = self._now()
         if not are_shares(inbox, SEALED_BYTES):
-            raise self._refusal("the shares that came for it are malformed")
+            raise self._refusal("its shares are malformed")
         graph = frozenset({self.client, *inbox})
         known = graph <= attempt.directory.keys()
         if attempt.graph or not known or len(graph) < threshold(len(attempt.directory)):
@@ -127,7 +127,7 @@ class Party:
             pair_mask(vector, self.client, peer, key)
 
     def reveal(self, survivors: frozenset[int]) -> dict[int, bytes]:
-        """Give the server one share of each client, and forget everything.
+        """Give the server one share of each client's secret, and forget everything.
 
         Args:
             survivors: The clients whose masked contributions the server has.
@@ -137,11 +137,11 @@ class Party:
             private key. Never both, so that no contribution can be read alone.
 
         Raises:
-            RunError: If too few survive, or it is no set of clients.
+            RunError: If too few survive, or it is not a set of clients.
         """
         attempt = self._now()
         if not are_clients(survivors):
-            raise self._refusal("the list of those who are left is malformed")
+            raise self._refusal("the list of remaining clients is malformed")
         enough = len(survivors) >= threshold(len(attempt.directory))
         if not (enough and self.client in survivors and survivors <= attempt.graph):
             raise self._refusal(f"{len(survivors)} of {len(attempt.directory)} clients are left")
@@ -165,7 +165,7 @@ class Party:
 
     def _now(self) -> _Attempt:
         if self._attempt is None:
-            raise self._refusal("its keys are used up")
+            raise self._refusal("its keys have been used before")
         return self._attempt
 
     def _refusal(self, reason: str) -> RunError:

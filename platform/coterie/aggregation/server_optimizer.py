@@ -1,4 +1,4 @@
-"""The server's optimiser: takes a step towards the clients' mean instead of the mean itself.
+"""The server's optimiser, which takes a step towards the clients' mean.
 
 The difference Δ = mean − slot is the pseudo-gradient. FedAvgM: Hsu et
 al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
@@ -36,7 +36,7 @@ class ServerOptimizer(Stage):
     def step(
         self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
     ) -> tuple[Mapping[str, WeightedUpdate], Kept]:
-        """Step every slot that clients contributed to."""
+        """Update every slot that clients contributed to."""
         return server_step(run.server, means, kept, self._config, run.phase.untrained)
 
 
@@ -47,7 +47,7 @@ def server_step(
     config: AggregationConfig,
     untrained: Mapping[str, Collection[str]] = {},
 ) -> tuple[dict[str, WeightedUpdate], Moments]:
-    """Step every slot that clients contributed to.
+    """Update every slot that clients contributed to.
 
     Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
     momentum gives the mean itself: bit for bit where mean and slot are float32 values whose
@@ -78,7 +78,7 @@ def server_step(
 
 
 def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
-    """FedAvgM's velocity v ← β v + Δ; the server moves by the learning rate times v."""
+    """Return FedAvgM's velocity v ← β v + Δ; the server moves by the learning rate times v."""
     return momentum * velocity + delta
 
 
@@ -105,7 +105,7 @@ def adaptive(
 def _step(
     name: str, value: Tensor, mean: Tensor, kept: dict[str, Tensor], config: AggregationConfig
 ) -> Tensor:
-    """Return the tensor's new value; its new moments are written to `kept`."""
+    """Return the tensor's new value, and write its new moments to `kept`."""
     before = value.double()
     delta = mean.double() - before
     m = kept.get(f"m/{name}", torch.zeros_like(delta))

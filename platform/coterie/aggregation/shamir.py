@@ -1,4 +1,4 @@
-"""Shamir's secret sharing: any `threshold` shares give the secret, fewer say nothing about it.
+"""Shamir's secret sharing: `threshold` shares give the secret, fewer reveal nothing about it.
 
 Shamir, "How to Share a Secret" (CACM 1979). The field is that of the Mersenne prime 2⁵²¹ − 1, which
 holds secrets of up to 65 bytes. Coefficients come from the operating system.
@@ -30,7 +30,7 @@ def split(secret: bytes, points: Collection[int], threshold: int) -> dict[int, b
 
 
 def factors(points: Collection[int]) -> dict[int, int]:
-    """Return the factor of each point's share in a secret: Lagrange's polynomials at 0."""
+    """Return the factor of each point's share in the secret: Lagrange's polynomials at 0."""
     found = {}
     for point in points:
         above, below = 1, 1
@@ -43,7 +43,7 @@ def factors(points: Collection[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, bytes], weights: Mapping[int, int], size: int) -> bytes:
-    """Return the secret of `size` bytes behind shares.
+    """Return the secret of `size` bytes from its shares.
 
     Args:
         shares: Point to share, exactly `threshold` of them or more.

@@ -1,4 +1,4 @@
-"""A stage of the aggregation: what happens to contributions between a client and the server.
+"""The stages of aggregation, between a client's contribution and the server's step.
 
 A run composes its stages once, from its config (`pipeline`). The loop, the workers and the backends
 call the hooks of this class and know no stage. All hooks do nothing here. A stage with a config of
@@ -43,7 +43,7 @@ class Start:
     cohort: Callable[[Phase], int]
 
     def phases(self) -> Iterator[Phase]:
-        """Return the phases to come, as far as they depend on no client's answer."""
+        """Return the coming phases, as far as they do not depend on clients' answers."""
         server = self.server
         for _ in range(_MOST_PHASES):
             try:
@@ -103,7 +103,7 @@ class StageTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What a client sends, on its way through the stages.
+    """A client's contribution on its way through the stages.
 
     Attributes:
         outcome: What the method's client half returned.
@@ -123,20 +123,16 @@ class Contribution:
 
 
 def require_sum(sent: Contribution, key: str) -> None:
-    """Refuse tensors that the server would receive one by one, past what a key protects.
-
-    Raises:
-        ContractError: Naming the slot.
-    """
+    """Refuse tensors that a stage sends one by one where a key protects sums."""
     if sent.whole:
         raise ContractError(
-            f"A stage before sends {min(sent.whole)!r} by itself, past {key}, which protects sums."
+            f"An earlier stage sends {min(sent.whole)!r} by itself, but {key} protects only sums."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What clients sent under one key in one phase, for the audit of a run.
+    """The values that clients sent under one key in one phase, for the audit of a run.
 
     Attributes:
         type: A slot to be averaged, a gathered tensor for the server, a message to other clients, a
@@ -168,22 +164,22 @@ class Sums(Protocol):
     """The sum over the clients of one call to a process."""
 
     def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
-        """Add a client's contributions: all, or none if one is refused."""
+        """Add all of a client's contributions, or none if one is refused."""
 
     @property
     def sums(self) -> Mapping[str, FixedPointSum]:
-        """Slot to its exact sum; empty if the driver must not have it yet."""
+        """Each slot's exact sum; empty if the driver must not have it yet."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """In place of a call's answer: why its process was ended, which did not answer in time."""
+    """The answer of a process that was ended because it did not answer in time."""
 
     why: str
 
 
 class Gathering(Protocol):
-    """A phase whose tasks are done, for stages that ask clients' processes once more.
+    """A phase whose tasks are done, for stages that need another exchange with clients' processes.
 
     Attributes:
         sums: The exact sums over all clients so far.
@@ -199,14 +195,14 @@ class Gathering(Protocol):
         """Whether the policy gives a failed client a second try."""
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Ask a stage in the processes of these calls; calls that are lost are absent.
+        """Call a stage in the processes of these calls; lost calls are absent from the result.
 
         Returns:
             Call to answer, or `Late`.
         """
 
     def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
-        """Forget the tasks of calls; return each of their clients with why it has failed.
+        """Forget the tasks of calls, and return why each of their clients has failed.
 
         Args:
             calls: Call to why it was ended, "" if its process is lost.
@@ -224,7 +220,7 @@ class Gathering(Protocol):
 
 
 class Stage:
-    """One stage; see the hooks, in the order of a run.
+    """A stage of the aggregation; its hooks are listed in the order in which a run calls them.
 
     Attributes:
         name: Its name, unique in a run; its data and states go by it.
@@ -233,22 +229,18 @@ class Stage:
     name: ClassVar[str]
 
     def check(self, start: Start) -> None:
-        """Refuse, before the run, what the stage cannot work with.
-
-        Raises:
-            ConfigError: Naming the key.
-        """
+        """Refuse, before the run, what the stage cannot handle."""
 
     def ends(self, phase: Phase, clients: Sequence[int]) -> str:
-        """Say in a sentence why the run ends before this phase; "" if it goes on."""
+        """Return a sentence if the run ends before this phase; "" if it continues."""
         return ""
 
     def offers(self, phase: Phase, server: Slots, kept: Kept) -> Slots:
-        """Return further slots that clients receive, and may send back to be averaged."""
+        """Return additional slots that clients receive, and may send back to be averaged."""
         return {}
 
     def request(self, run: PhaseRun) -> Any:
-        """Return what the clients' processes have to know of this phase; None if nothing.
+        """Return what the clients' processes need to know about this phase; None if nothing.
 
         Raises:
             ConfigError: If the stage cannot work with the phase.
@@ -256,7 +248,7 @@ class Stage:
         return None
 
     def tasks(self, run: PhaseRun) -> Mapping[int, Any]:
-        """Return client to what its own task carries."""
+        """Return what is attached to each client's task."""
         return {}
 
     def training(
@@ -268,11 +260,11 @@ class Stage:
     def noisy(
         self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
-        """Return the integers with noise of the client's own, see `Client.noisy`."""
+        """Return the integers with the client's own noise, see `Client.noisy`."""
         return None
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Change what a client sends, where it is made.
+        """Change what a client sends, in the client's process.
 
         Raises:
             ContractError: If it is refused; the client's task has failed.
@@ -280,11 +272,11 @@ class Stage:
         return sent
 
     def hides(self, task: StageTask) -> bool:
-        """Whether a failure of the client must not show its values."""
+        """Return whether a client's failure must not show its values."""
         return False
 
     def sums(self, key: str, call: int, layouts: Mapping[str, Layout], data: Any) -> Sums | None:
-        """Return what a process adds a call's contributions to; None for plain exact sums.
+        """Return what accumulates a call's contributions in a process; None for plain exact sums.
 
         Args:
             key: The key of the phase's run, which no other has.
@@ -299,16 +291,16 @@ class Stage:
         raise NotImplementedError(f"{self.name} asks nothing")
 
     def collect(self, run: PhaseRun, gathering: Gathering) -> None:
-        """Complete the sums, when all tasks of the phase are done and before they are read."""
+        """Complete the sums after the phase's tasks, before the sums are read."""
 
     def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate] | None:
-        """Return the slots' means of the sums over all clients; None for the plain means."""
+        """Return the slots' means over all clients; None for the plain means."""
         return None
 
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
     ) -> Mapping[str, WeightedUpdate]:
-        """Return the results of slots that the server has received one by one.
+        """Return the results of slots that the server received as single contributions.
 
         Args:
             run: The phase.
@@ -334,7 +326,7 @@ class Stage:
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """Say what clients sent, as the server has read it."""
+        """Return what clients sent, as far as the server could read it."""
         return rows
 
     def metrics(self, phase: Phase) -> Mapping[str, float]:
@@ -346,5 +338,5 @@ class Stage:
         return {}
 
     def count(self) -> int:
-        """Return a number that a checkpoint keeps, and with which a resumed run is checked."""
+        """Return a number for the checkpoint, which a resumed run must agree with."""
         return 0

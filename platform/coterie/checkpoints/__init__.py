@@ -1,1 +1,1 @@
-"""Checkpoints: the state of the whole run on disk, and back."""
+"""Checkpoints: the state of the whole run on disk, written and read."""

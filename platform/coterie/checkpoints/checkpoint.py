@@ -1,4 +1,4 @@
-"""Saves and loads checkpoints: server, clients' states, peer messages, ledger; atomically."""
+"""Saves checkpoints atomically (server, clients, peer messages, ledger), and loads them."""
 
 import shutil
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from coterie.tracking.paths import make_private
 FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What a record with a right checksum and other content raises."""
+"""Errors that a record with a right checksum but other content raises."""
 _FILES = ("server.safetensors", "stages.safetensors", "peer_messages.safetensors")
 
 
@@ -116,7 +116,7 @@ def save_checkpoint(
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a run's `checkpoints/` holds a checkpoint."""
+    """Return whether a run's `checkpoints/` holds a checkpoint."""
     return bool(_candidates(folder))
 
 
@@ -151,8 +151,8 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
         passed_over = tuple(f"{which}; the one before it is used." for which in damaged)
         return replace(loaded, damaged=passed_over)
     raise DataError(
-        f"{folder}: none of its {len(candidates)} checkpoints is whole ({damaged[0]}); "
-        "restore one from a backup, or start afresh in a new run_dir."
+        f"{folder}: none of its {len(candidates)} checkpoints is intact ({damaged[0]}); restore "
+        "one from a backup, or start afresh in a new run_dir."
     )
 
 
@@ -176,7 +176,7 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
         return _restored(folder, path, record, backend)
     except _MALFORMED as error:
         kind = type(error).__name__
-        raise DamagedError(f"run.json is no checkpoint's record ({kind})") from error
+        raise DamagedError(f"run.json is not a checkpoint's record ({kind})") from error
 
 
 def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
@@ -212,7 +212,7 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
 
 
 def _named(folder: Path, which: str | int) -> str:
-    """Return the name of the checkpoint that "best" or a round refers to."""
+    """Return the checkpoint's name for "best" or a round."""
     name = pointed_to(folder, "best") if which == "best" else None
     if isinstance(which, int):
         name = checkpoint_name(which, 0)
@@ -223,13 +223,14 @@ def _named(folder: Path, which: str | int) -> str:
         there = ", ".join(str(int(n[6:12])) for n in reversed(names) if "step" not in n)
         more = " and best" if pointed_to(folder, "best") in names else ""
         raise DataError(
-            f"checkpoint={which}: {folder} has none; those there are of rounds {there}{more}."
+            f"checkpoint={which}: {folder} has no such checkpoint; it has those of rounds "
+            f"{there}{more}."
         )
     return name
 
 
 def _candidates(folder: Path) -> list[str]:
-    """Return the checkpoints to try, in order: `latest`, then the others from the newest on."""
+    """Return the checkpoints to try, in order: `latest`, then the others from the newest."""
     latest = pointed_to(folder, "latest")
     formers = sorted((path.name for path in folder.glob(".round-*.former")), reverse=True)
     first = [] if latest is None else [latest, _former(latest)]
@@ -238,7 +239,7 @@ def _candidates(folder: Path) -> list[str]:
 
 
 def _publish(folder: Path, partial: Path, name: str, *, best: bool) -> None:
-    """Rename a complete checkpoint to its name, replacing one that has it.
+    """Rename a complete checkpoint to its final name, and replace an earlier one of that name.
 
     `latest` is written last: a run that resumes from it remembers a best score, whose checkpoint
     must be the one that `best` names.

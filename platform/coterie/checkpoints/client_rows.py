@@ -1,4 +1,4 @@
-"""What a record says of each client, kept beside it, so that a checkpoint writes what has changed.
+"""Each client's row of a checkpoint's record, in separate files, so that only changes are written.
 
 A row is the digest of a client's state, its version of each slot, the bytes that it received, and
 its account. The record itself has the rows that changed last, at most `INLINE`. All others lie in
@@ -22,17 +22,17 @@ from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 
 INLINE = 1000
-"""Rows that a record may have itself."""
+"""The most rows that a record itself may hold."""
 _MOST = 100_000
-"""Rows of a file."""
+"""The most rows in a file."""
 COLUMNS = ("clients", "versions", "received", "accounts")
-"""The parts of a record that are on clients, in the order of a row."""
+"""The parts of a record that are about clients, in the order of a row."""
 _PREFIX = "rows-"
 _DIGEST = re.compile(r"[0-9a-f]+")
 
 
 class Row(NamedTuple):
-    """What a record says of a client; None or nothing for what it has not."""
+    """One client's row of a record; unknown values are None or empty."""
 
     state: str | None
     versions: Mapping[str, str] | None
@@ -48,7 +48,7 @@ class _Part(NamedTuple):
 
 
 class RowFiles:
-    """The files of rows in a folder, and what this process has written there.
+    """The files of rows in a folder, as far as this process has written them.
 
     Rows are compared with the last ones in memory. Nothing is known of the files of an earlier
     process, so the first checkpoint writes all rows.
@@ -61,13 +61,13 @@ class RowFiles:
         self._inline: frozenset[int] = frozenset()
 
     def write(self, rows: dict[int, Row]) -> tuple[dict[int, Row], list[str]]:
-        """Write the rows that have changed, if there are too many for the record.
+        """Write the rows that have changed, if they are too many for the record itself.
 
         Returns:
             The rows that the record has to have, and the names of the files with the others, from
             the oldest on.
         """
-        gone = self._known.keys() - rows.keys()  # a run that went back
+        gone = self._known.keys() - rows.keys()  # the run has gone back
         if gone or not all(part.path.exists() for part in self._parts):
             self._known, self._parts, self._inline = {}, [], frozenset()
         changed = {client for client, row in rows.items() if self._known.get(client) != row}
@@ -97,7 +97,7 @@ class RowFiles:
 
 
 def rows_of(state: RunState, digests: Mapping[int, str]) -> dict[int, Row]:
-    """Each client's row, of those that have ever taken part."""
+    """Return the row of each client that has ever taken part."""
     ledger, accounts = state.ledger, state.accounts
     clients = digests.keys() | ledger.versions.keys() | ledger.received.keys() | accounts.keys()
     return {
@@ -112,12 +112,12 @@ def rows_of(state: RunState, digests: Mapping[int, str]) -> dict[int, Row]:
 
 
 def split(rows: Mapping[int, Row]) -> dict[str, dict[str, Any]]:
-    """Rows as parts of a record: "clients", "versions", "received" and "accounts"."""
+    """Return the rows as columns of a record: "clients", "versions", "received" and "accounts"."""
     return _columns({str(client): _plain(row) for client, row in rows.items()})
 
 
 def read_rows(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read files of rows as parts of a record; those of later files count.
+    """Read files of rows; a client's row in a later file replaces one in an earlier file.
 
     Raises:
         DamagedError: If one is missing, or its content has another digest.
@@ -126,7 +126,7 @@ def read_rows(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in names:
         digest = name.removeprefix(_PREFIX)
         if not _DIGEST.fullmatch(digest):
-            raise DamagedError("run.json names a file of clients that is no digest")
+            raise DamagedError("run.json names a file of clients that is not a digest")
         path = folder / f"{_PREFIX}{digest}.json"
         if file_digest(path) != digest:
             raise DamagedError(f"{path.name} has another checksum")
@@ -137,7 +137,7 @@ def read_rows(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def joined(
     earlier: Mapping[str, Mapping[str, Any]], later: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Two parts of a record as one; of two rows of a client the later one counts."""
+    """Join two sets of rows; a client's later row replaces its earlier one."""
     anew = set().union(*later.values())
     return {
         name: {**{c: value for c, value in earlier[name].items() if c not in anew}, **values}

@@ -1,4 +1,4 @@
-"""Checksums that detect a truncated or altered checkpoint before it is used."""
+"""Checksums, by which a truncated or altered checkpoint is detected before it is used."""
 
 import hashlib
 import json
@@ -17,11 +17,7 @@ class DamagedError(Exception):
 
 
 def file_digest(path: Path) -> str:
-    """Return the BLAKE2b hash of a file's bytes.
-
-    Raises:
-        DamagedError: If it cannot be read.
-    """
+    """Return the BLAKE2b hash of a file's bytes."""
     state = hashlib.blake2b(digest_size=16)
     try:
         with path.open("rb") as file:
@@ -48,11 +44,11 @@ def unseal(path: Path) -> dict[str, Any]:
         record = read_json(path)
         plain = isinstance(record, dict) and "format" in record
         checksum = record.pop(_KEY, None) if plain else None
-        digest = _digest(record)  # a ValueError for numbers that JSON has not
+        digest = _digest(record)  # a ValueError for numbers that JSON lacks
     except (OSError, ValueError) as error:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not plain:
-        raise DamagedError(f"{path.name} is no checkpoint's record")
+        raise DamagedError(f"{path.name} is not a checkpoint's record")
     if checksum != digest:
         raise DamagedError(f"{path.name} has another checksum")
     return dict(record)

@@ -1,4 +1,4 @@
-"""A run's state as a JSON record and files of tensors, and back; no code runs on load."""
+"""A run's state as a JSON record and tensor files, written and read; loading runs no code."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import Ledger, RunState
 
 _LEDGER = ("versions", "received")
-"""The parts of a record on clients that are the ledger's."""
+"""The parts of a record about clients that belong to the ledger."""
 
 _DTYPES = frozenset(
     {
@@ -33,14 +33,14 @@ _DTYPES = frozenset(
         *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     }
 )
-"""What a run's tensors are of."""
+"""The dtypes of a run's tensors."""
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
 
 
 class _Ledger(TypedDict):
-    """The kinds of what a record holds of the ledger."""
+    """The types of the ledger's fields in a record."""
 
     versions: dict[str, dict[str, str]]
     received: dict[str, NonNegativeInt]
@@ -52,7 +52,7 @@ class _Ledger(TypedDict):
 
 
 class _Account(TypedDict):
-    """The kinds of what a record holds of a client's account."""
+    """The types of a client account's fields in a record."""
 
     tasks: NonNegativeInt
     failures: NonNegativeInt
@@ -63,7 +63,7 @@ class _Account(TypedDict):
 
 
 class _Tracking(TypedDict, total=False):
-    """The kinds of what a record holds of tracking."""
+    """The types of the tracking fields in a record."""
 
     offset: NonNegativeInt
     phases: NonNegativeInt
@@ -72,7 +72,7 @@ class _Tracking(TypedDict, total=False):
 
 
 class _Data(TypedDict):
-    """The kinds of what a record holds of the data's fingerprint."""
+    """The types of the data fingerprint's fields in a record."""
 
     shape: list[NonNegativeInt]
     clients: list[str]
@@ -86,7 +86,7 @@ class _Data(TypedDict):
 
 
 class _Record(TypedDict):
-    """The kinds of what a record holds; the rest is checked where it is read."""
+    """The types of a record's fields; other checks are made where the fields are read."""
 
     round: NonNegativeInt
     step: NonNegativeInt
@@ -115,7 +115,7 @@ _RECORD = TypeAdapter(_Record)
 
 
 def check_record(record: Mapping[str, Any]) -> None:
-    """Check a record that was read.
+    """Check the types in a record that was read.
 
     Raises:
         ValueError: If a part is missing or of another kind.
@@ -124,7 +124,7 @@ def check_record(record: Mapping[str, Any]) -> None:
 
 
 def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
-    """Return a run's state without its tensors, and with these clients' rows alone."""
+    """Return a run's state without its tensors, and with the rows of these clients only."""
     of_clients = split(rows)
     by_client = {name: of_clients.pop(name) for name in _LEDGER}
     totals = {f.name: getattr(state.ledger, f.name) for f in fields(state.ledger)}
@@ -152,7 +152,7 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
 
 
 def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a record with all its clients' rows, of which some lie in files of this folder.
+    """Return a record with the rows of all its clients, some of which lie in files of this folder.
 
     Raises:
         DamagedError: If one of the files is missing, or its content has another digest.
@@ -165,7 +165,7 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """Return the tensors of the server's slots, of stages, and of messages in flight."""
+    """Return the tensors of the server's slots, of stages, and of undelivered messages."""
     return _by_slot(state.server.slots), _by_slot(state.stages), _by_route(state, backend)
 
 
@@ -203,7 +203,7 @@ def restore(
 
 
 def save_tensors(path: Path, tensors: Mapping[Key, Tensor]) -> None:
-    """Write tensors to a safetensors file and sync it; keys are stored as JSON lists."""
+    """Write tensors to a safetensors file and sync it to disk; keys are stored as JSON lists."""
     # Copies, because two keys may share a tensor, which safetensors refuses to write.
     copies = {json.dumps(key): value.contiguous().clone() for key, value in tensors.items()}
     save_file(copies, path)

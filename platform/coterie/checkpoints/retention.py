@@ -1,4 +1,4 @@
-"""Names of checkpoints, and which of them to keep: the last, every m-th round's, the best."""
+"""Names of checkpoints, and which to keep: the last, the best, and one of every m rounds."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ _NAME = re.compile(r"round-(\d+)(?:-step-(\d+))?")
 
 
 def checkpoint_name(round_: int, step: int) -> str:
-    """`round-000010`, or `round-000010-step-002` within a round."""
+    """Return the name `round-000010`, or `round-000010-step-002` within a round."""
     return f"round-{round_:06d}" + (f"-step-{step:03d}" if step else "")
 
 
@@ -28,7 +28,7 @@ def checkpoints_in(folder: Path) -> list[str]:
 
 
 def pointed_to(folder: Path, pointer: str) -> str | None:
-    """Return the checkpoint that `latest` or `best` names.
+    """Return the checkpoint that the link `latest` or `best` names.
 
     None if the file is missing or damaged.
     """

@@ -1,4 +1,4 @@
-"""Clients' states on disk, stored by content and shared between checkpoints."""
+"""Clients' states on disk, stored by content hash and shared between checkpoints."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ _PLAIN = re.compile(r"[0-9a-z-]+")
 
 
 class _Known(NamedTuple):
-    """What is known of a client's state."""
+    """A client's state as last hashed."""
 
     handle: Handle
     digest: str
@@ -35,7 +35,7 @@ class _Known(NamedTuple):
 
 
 class StateFiles:
-    """The states in a folder, in packs.
+    """The clients' states in a folder, in packs.
 
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
     and a state in the folder is not written again, unless over half of its pack is out of use. A
@@ -51,7 +51,7 @@ class StateFiles:
         self._places: dict[str, Path] = {}
 
     def digests(self, states: Mapping[int, Handle]) -> dict[int, str]:
-        """Client to its state's digest."""
+        """Return the digest of each client's state."""
         known = {}
         for client, handle in sorted(states.items()):
             before = self._known.get(client)
@@ -63,7 +63,7 @@ class StateFiles:
         return {client: found.digest for client, found in known.items()}
 
     def missing(self, digests: Mapping[int, str]) -> dict[str, int]:
-        """Digest to one of its clients, for states that are missing or damaged in the folder.
+        """Return the digests that are missing or damaged in the folder, each with one client.
 
         Those of packs that are mostly out of use are among them.
         """
@@ -78,7 +78,7 @@ class StateFiles:
         }
 
     def size(self, missing: Mapping[str, int]) -> int:
-        """Bytes of the missing states."""
+        """Return the size of the missing states in bytes."""
         return sum(self._known[client].size for client in missing.values())
 
     def write(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> None:
@@ -102,7 +102,7 @@ class StateFiles:
             DamagedError: If one is missing, or its content has another digest.
         """
         if not all(_PLAIN.fullmatch(name) for name in (*digests, *packs)):
-            raise DamagedError("run.json names a client's state that is no digest")
+            raise DamagedError("run.json names a client's state that is not a digest")
         wanted = set(digests)
         for path in (self._folder / f"{name}{SUFFIX}" for name in packs):
             check_pack(path)
@@ -123,7 +123,7 @@ class StateFiles:
         self._places = {d: path for d, path in self._places.items() if path.stem in live}
 
     def _index(self) -> dict[Path, dict[str, int]]:
-        """Pack to its states and their bytes; damaged packs are left out."""
+        """Return the states in each pack with their sizes; damaged packs are left out."""
         if self._packs is None:
             self._packs = {}
             for path in packs_in(self._folder):
@@ -139,7 +139,7 @@ class StateFiles:
         return self._packs
 
     def _groups(self, missing: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """Return the missing states in groups of at most `PACK_BYTES`, or of one."""
+        """Return the missing states in groups of at most `PACK_BYTES`, or of a single state."""
         group: dict[str, int] = {}
         size = 0
         for found, client in sorted(missing.items()):

@@ -1,4 +1,4 @@
-"""Files of many clients' states, so that a checkpoint syncs a few files and not one per client.
+"""Files that each hold many clients' states, so that a checkpoint syncs few files.
 
 A pack `pack-<digest>.safetensors`, named after its own bytes, holds each state's buffer, uint8
 (bytes,), under the state's digest. Its metadata lists the tensors in each buffer, as JSON.
@@ -21,11 +21,11 @@ from coterie.tracking.atomic import replacing
 
 PREFIX, SUFFIX = "pack-", ".safetensors"
 PACK_BYTES = 1 << 26
-"""States of so many bytes share a pack; a larger one has its own."""
+"""Size that a pack of states may have; a larger state has its own pack."""
 
 
 def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:
-    """Write states, by their digests, atomically; return the file."""
+    """Write states atomically to a pack, and return its file."""
     fields = {
         found: json.dumps([astuple(f) for f in kept.fields]) for found, kept in states.items()
     }
@@ -38,33 +38,25 @@ def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:
 
 
 def packs_in(folder: Path) -> list[Path]:
-    """Return the packs of a folder, whole or not."""
+    """Return the packs of a folder, complete or not."""
     return sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
 
 
 def check_pack(path: Path) -> None:
-    """Raise a DamagedError unless the file's bytes are those that it is named after."""
+    """Raise a DamagedError unless the file's content has the hash in its name."""
     if file_digest(path) != path.name.removeprefix(PREFIX).removesuffix(SUFFIX):
         raise DamagedError(f"{path.name} of the clients' states has another checksum")
 
 
 def pack_sizes(path: Path) -> dict[str, int]:
-    """Digest to bytes of each state in a pack.
-
-    Raises:
-        DamagedError: If it cannot be read.
-    """
+    """Return the size of each state in a pack, by digest."""
     with _opened(path) as file:
         fields = file.metadata() or {}
         return {found: sum(f.nbytes for f in _fields(fields[found])) for found in fields}
 
 
 def read_pack(path: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Packed]]:
-    """Return these states of a pack, as far as it has them, by their digests.
-
-    Raises:
-        DamagedError: If it cannot be read.
-    """
+    """Return these states, by digest, as far as the pack has them."""
     with _opened(path) as file:
         fields = file.metadata() or {}
         for found in sorted(wanted & fields.keys()):

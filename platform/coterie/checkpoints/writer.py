@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread beside the training; a failure to write does not end the run."""
+"""Writes checkpoints in a thread beside the training; a failed write does not end the run."""
 
 import shutil
 import tempfile
@@ -57,14 +57,14 @@ class CheckpointWriter:
         self._states = StateFiles(self.folder / STATES, self.backend)
 
     def begin(self, state: RunState, tracking: Mapping[str, int], *, best: bool = False) -> None:
-        """Start to write the state as it is now."""
+        """Start to write the present state."""
         self.wait()
         work = partial(self._write, state.snapshot(), dict(tracking), best=best)
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def finish(self, state: RunState, tracking: Mapping[str, int]) -> None:
-        """Write the last checkpoint of a run and return when it is complete."""
+        """Write the last checkpoint of a run, and wait until it is complete."""
         self.wait()
         self._write(state, tracking, best=False)
         if self._error is not None:
@@ -84,7 +84,7 @@ class CheckpointWriter:
         )
 
     def wait(self) -> None:
-        """Wait for the checkpoint being written, and warn if it could not be."""
+        """Wait for the checkpoint that is being written, and warn if it failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -1,4 +1,4 @@
-"""DCN: an autoencoder whose latents are drawn to the centroids of k-means.
+"""DCN: an autoencoder whose latent vectors are pulled towards the centroids of k-means.
 
 Yang et al., "Towards K-means-friendly Spaces: Simultaneous Deep Learning and Clustering" (2017),
 algorithm 1.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.clustering.kmeans import kmeans, nearest_centroids
 
 _ROWS = 1024
-"""Samples of a forward pass that learns nothing."""
+"""Samples per forward pass outside of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class DeepClustering:
         epochs: Epochs with the pull to the centroids.
         pull: λ, the weight of that pull.
         learning_rate: Adam's learning rate.
-        batch_size: Samples a batch, at least 2; a smaller last batch is kept if it has 2.
+        batch_size: Samples per batch, at least 2; a smaller last batch is kept if it has 2.
         restarts: Starts of k-means between both parts.
     """
 
@@ -42,7 +42,7 @@ class DeepClustering:
     def fit(
         self, encoder: nn.Module, decoder: nn.Module, samples: Float[Tensor, "n ..."], seed: int
     ) -> Float32[Tensor, "k d"]:
-        """Train both networks in place: ½‖g(f(x)) − x‖² + ½ λ ‖f(x) − c‖², means over a batch.
+        """Train both networks in place by ½‖g(f(x)) − x‖² + ½ λ ‖f(x) − c‖², means over a batch.
 
         c is the centroid of x, by k-means between both parts of the training. After each batch its
         samples get their nearest centroids, and these move to the running means of their samples.
@@ -96,7 +96,7 @@ def running_means(
     points: Float64[Tensor, "n d"],
     nearest: Int64[Tensor, "n"],
 ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
-    """Return the steps c ← c + (x − c)/(n_c + 1), n_c ← n_c + 1 of all points, at once.
+    """Return the centroids after the steps c ← c + (x − c)/(n_c + 1), n_c ← n_c + 1 of all points.
 
     Args:
         centroids: c.
@@ -116,7 +116,7 @@ def _training(encoder: nn.Module) -> nn.Module:
 
 
 def _squared(found: Tensor, wanted: Tensor) -> Tensor:
-    """½‖found − wanted‖², the mean over the batch."""
+    """Return ½‖found − wanted‖², the mean over the batch."""
     return 0.5 * (found.flatten(1) - wanted.flatten(1)).square().sum(dim=1).mean()
 
 

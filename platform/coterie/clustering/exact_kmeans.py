@@ -1,4 +1,4 @@
-"""Steps of k-means from exact sums over all samples, wherever these are.
+"""Steps of k-means from exact sums over all samples, however these are split over clients.
 
 Starting points are drawn from the moments of all samples, never from a sample; clusters without
 points, and new clusters, come from splitting the one of largest inertia. So centroids are means of
@@ -20,13 +20,7 @@ from coterie.errors import DataError
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moments of all samples.
-
-    Attributes:
-        count: Number of samples.
-        mean: Their mean.
-        covariance: Their covariance, a matrix, or its diagonal.
-    """
+    """First and second moments of all samples."""
 
     count: int
     mean: Float64[Tensor, "d"]
@@ -36,11 +30,7 @@ class Moments:
     def of(
         cls, count: Tensor, total: Float64[Tensor, "d"], products: Float64[Tensor, "..."]
     ) -> "Moments":
-        """From n, Σ x, and Σ x xᵀ or its diagonal.
-
-        Raises:
-            DataError: If there are no samples.
-        """
+        """Return the moments, given n, Σ x, and Σ x xᵀ or its diagonal."""
         if not int(count):
             raise DataError("No client sent a sample; see why they failed.")
         mean = total / count
@@ -49,12 +39,12 @@ class Moments:
 
     @cached_property
     def _spectrum(self) -> tuple[Float64[Tensor, "d"], Float64[Tensor, "d d"]]:
-        """Eigenvalues and eigenvectors of a covariance matrix, which several starts need."""
+        """The covariance matrix's eigenvalues and eigenvectors, shared by several starts."""
         values, vectors = torch.linalg.eigh(self.covariance)
         return values, vectors
 
     def draws(self, number: int, generator: np.random.Generator) -> Int[Tensor, "number d"]:
-        """Points of the normal distribution with these moments, put on the lattice if beyond it."""
+        """Draw points from the normal distribution with these moments, on the lattice."""
         noise = torch.from_numpy(generator.standard_normal((number, len(self.mean))))
         if self.covariance.ndim == 1:
             spread = noise * self.covariance.clamp_min(0).sqrt()
@@ -72,17 +62,17 @@ class ClusterSums:
 
     @property
     def totals(self) -> Float64[Tensor, "k d"]:
-        """Σ x."""
+        """Σ x of each cluster."""
         return self.columns[:, :-2]
 
     @property
     def counts(self) -> Float64[Tensor, "k"]:
-        """Points of each cluster."""
+        """The number of points in each cluster."""
         return self.columns[:, -1]
 
     @property
     def means(self) -> Float64[Tensor, "k d"]:
-        """Their means; zero where there are no points."""
+        """Each cluster's mean; zero for an empty cluster."""
         return self.totals / self.counts.clamp_min(1)[:, None]
 
     @property
@@ -92,7 +82,7 @@ class ClusterSums:
         return within.clamp_min(0)
 
     def inertia(self, centroids: Int[Tensor, "k d"]) -> float:
-        """Σ ‖x − c‖² of the centroids by which the points were assigned."""
+        """Return each cluster's Σ ‖x − c‖² to the centroid by which the points were assigned."""
         values = off_lattice(centroids)
         cross = (values * self.totals).sum()
         return float(
@@ -101,7 +91,7 @@ class ClusterSums:
 
 
 def moved(sums: ClusterSums, generator: np.random.Generator) -> Int[Tensor, "k d"]:
-    """Return the means; an empty cluster takes half of the one of largest inertia.
+    """Return the next centroids; an empty cluster takes half of the one with the largest inertia.
 
     If none is left to split, it takes a copy of the largest cluster's mean.
     """
@@ -116,7 +106,7 @@ def moved(sums: ClusterSums, generator: np.random.Generator) -> Int[Tensor, "k d
 def grown(
     sums: ClusterSums, clusters: int, fewest: int, generator: np.random.Generator
 ) -> Int[Tensor, "k2 d"]:
-    """More centroids: clusters are split in the order of their inertia.
+    """Return more centroids: clusters are split in the order of their inertia.
 
     Args:
         sums: The clusters so far.
@@ -139,7 +129,7 @@ def _split(
     generator: np.random.Generator,
     fewest: int,
 ) -> Int64[Tensor, "filled"]:
-    """Split clusters in place: one half stays, the other goes to a free place.
+    """Split clusters in place: one half stays, the other takes a free row.
 
     The halves lie on opposite sides of the mean, in a random direction, half a standard deviation
     per coordinate away. Returns the places that were filled.
@@ -155,6 +145,6 @@ def _split(
 
 
 def _by_scatter(sums: ClusterSums, fewest: int) -> Int64[Tensor, "m"]:
-    """Clusters of at least `fewest` points, those of largest inertia first."""
+    """Return the clusters of at least `fewest` points, those of largest inertia first."""
     able: NDArray[np.int64] = np.flatnonzero(sums.counts.numpy() >= fewest)
     return torch.from_numpy(able[np.argsort(-sums.scatter.numpy()[able], kind="stable")])

@@ -1,4 +1,4 @@
-"""FAISS, loaded with the BLAS kernels that the CPU has.
+"""FAISS, loaded with the BLAS kernels that suit the CPU.
 
 FAISS's wheels hold an OpenBLAS of 2021. It takes CPUs made since for ones without AVX, and k-means
 for up to eight times as long. `OPENBLAS_CORETYPE` names the kernels; a user's own value stays.
@@ -15,7 +15,7 @@ _KERNELS = {"AVX2": "Haswell", "AVX512": "SkylakeX"}
 
 
 def load_faiss() -> Any:
-    """Import FAISS; the environment stays as it is, because other libraries' BLAS reads it too."""
+    """Import FAISS; the environment stays unchanged, as other libraries' BLAS reads it too."""
     kernels = _KERNELS.get(torch.backends.cpu.get_cpu_capability())
     if kernels is None or os.environ.get(_VARIABLE):
         return importlib.import_module("faiss")

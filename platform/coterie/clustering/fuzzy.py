@@ -35,7 +35,7 @@ class FuzzyMeans:
 def memberships(
     points: Float[Tensor, "n d"], centroids: Float[Tensor, "k d"], fuzziness: float
 ) -> Float64[Tensor, "n k"]:
-    """u_ij = 1 / Σ_l (‖x_i − c_j‖ / ‖x_i − c_l‖)^(2/(m−1)); 1 for a point on centroid j.
+    """Return u_ij = 1 / Σ_l (‖x_i − c_j‖ / ‖x_i − c_l‖)^(2/(m−1)); 1 for a point on centroid j.
 
     Distances are computed from differences, so a row's bits do not depend on other rows.
 
@@ -88,7 +88,7 @@ def fuzzy_means(
 def ratio_where_positive(
     sums: Float[Tensor, "k d"], weights: Float[Tensor, "k"], otherwise: Float[Tensor, "k d"]
 ) -> Float[Tensor, "k d"]:
-    """Divide rows of weighted sums by their weights; where a weight is 0, take `otherwise`.
+    """Divide rows of weighted sums by their weights; rows of weight 0 get `otherwise`.
 
     A denormal weight counts as 0: it has lost most of its digits.
     """
@@ -125,7 +125,7 @@ def _pass(
 
 
 def _shares(squared: Float64[Tensor, "n k"], fuzziness: float) -> Float64[Tensor, "n k"]:
-    """Memberships from squared distances, by logarithms: safe for 0 and for large powers."""
+    """Return memberships from squared distances, by logarithms: safe for 0 and for large powers."""
     logs = squared.clamp_min(torch.finfo(squared.dtype).tiny).log()
     return (-logs / (fuzziness - 1)).softmax(dim=1)
 

@@ -41,7 +41,7 @@ class Spectrum:
 
 
 def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
-    """UMAP's graph: a weight in [0, 1] for each pair of near points, symmetric.
+    """Build UMAP's graph: a symmetric weight in [0, 1] for each pair of near points.
 
     The nearest neighbour of a point has weight 1. The others fall off with the distance beyond it,
     on a scale at which a point's weights sum to log2(neighbours + 1). The two directions are joined
@@ -59,7 +59,7 @@ def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
             f"neighbours={neighbours}: a graph over {len(points)} prototypes takes 2 to "
             f"{len(points) - 1}; change it, or ask for more prototypes."
         )
-    from sklearn.neighbors import NearestNeighbors  # a second that no client needs to spend
+    from sklearn.neighbors import NearestNeighbors  # a slow import, needed by the server only
 
     with threadpool_limits(1):
         search = NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(points)
@@ -129,7 +129,7 @@ def eigengap(found: Spectrum, fewest: int = 2) -> int:
 
 
 def cut(found: Spectrum, clusters: int, seed: int) -> Int64[np.ndarray, "n"]:
-    """Each vertex's cluster: k-means on the unit rows of the `clusters` leading eigenvectors.
+    """Return each vertex's cluster: k-means on the unit rows of the `clusters` first eigenvectors.
 
     Raises:
         DataError: If there are fewer eigenvectors or vertices than clusters.

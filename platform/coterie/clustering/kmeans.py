@@ -58,7 +58,7 @@ def kmeans(
     spherical: bool = False,
     init: _Centroids | None = None,
 ) -> KMeansResult:
-    """Cluster points with Lloyd's algorithm; return the restart of least inertia.
+    """Cluster points with Lloyd's algorithm, and return the restart with the least inertia.
 
     Starts are k-means++ if FAISS has it (1.15 does), else random points. Each runs on one thread,
     so that the bits do not depend on the number of cores, and as many of them side by side as
@@ -135,7 +135,7 @@ def nearest_centroids(
 def _nearest(
     points: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"]
 ) -> Int64[Tensor, "n"]:
-    """Nearest centroid, whatever the number of threads, and ties to the lowest index.
+    """Return the nearest centroids, with any number of threads; ties go to the lowest index.
 
     By products in float64; where rounding could decide, by differences.
     """
@@ -159,7 +159,7 @@ def _nearest(
 def _clustering(
     points: Float32[Tensor, "n d"], k: int, seed: int, iterations: int, spherical: bool
 ) -> Any:
-    """FAISS's k-means, set to use every point and to search on the points' device."""
+    """Return FAISS's k-means, set to use every point and to search on the points' device."""
     options = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
     if hasattr(faiss, "ClusteringInitMethod_KMEANS_PLUS_PLUS"):
         options["init_method"] = faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS
@@ -175,7 +175,7 @@ def _lloyd(
     weights: Float32[np.ndarray, "n"] | None,
     init: Float32[np.ndarray, "k d"] | None,
 ) -> Float32[Tensor, "k d"]:
-    """Run from one start; return the centroids, on the points' device."""
+    """Run Lloyd's algorithm from one start, and return the centroids on the points' device."""
     data = np.ascontiguousarray(points.cpu().numpy())
     with _one_thread():
         runner.train(data, weights=weights, init_centroids=init)
@@ -183,7 +183,7 @@ def _lloyd(
 
 
 def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
-    """Exact index for the nearest centroid, on the points' GPU if FAISS supports it."""
+    """Return an exact index of centroids, on the points' GPU if FAISS supports it."""
     index = faiss.IndexFlatIP(features) if spherical else faiss.IndexFlatL2(features)
     if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
         return index
@@ -193,7 +193,7 @@ def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run FAISS and its BLAS on one thread; then restore the number."""
+    """Run FAISS and its BLAS on one thread; restore the number of threads afterwards."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
@@ -207,7 +207,7 @@ def result_of(
     centroids: Float32[Tensor, "k d"],
     weights: Float64[Tensor, "n"] | None,
 ) -> KMeansResult:
-    """Assign points to centroids; the inertia is summed block by block."""
+    """Assign points to centroids, and sum the inertia block by block."""
     assignments = _nearest(points, centroids)
     pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
     sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]
@@ -232,7 +232,7 @@ def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
 
 
 def _unit(points: Float32[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
-    """Return the points at length 1, also those whose squares leave float32; zeros stay."""
+    """Return the points at unit length, also where their squares overflow float32; zeros stay."""
     units, lengths = normalize(points, dim=1), points.norm(dim=1)
     odd = (lengths < _SHORTEST) | torch.isinf(lengths)
     if bool(odd.any()):
@@ -243,7 +243,7 @@ def _unit(points: Float32[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
 
 
 def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d"]:
-    """Return the points if ‖a − b‖² ≤ 4 max ‖x‖² fits float32; infinity would crash FAISS."""
+    """Return the points if their squared distances fit float32; infinity would crash FAISS."""
     bad, longest = 0, 0.0
     for block in torch.split(points, _ROWS):
         over = block[~torch.isfinite(4 * block.square().sum(dim=1))]

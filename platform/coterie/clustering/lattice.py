@@ -1,4 +1,4 @@
-"""Arithmetic on a lattice, where sums and nearest centroids depend on no order.
+"""Arithmetic on a lattice of fixed-point numbers, where sums do not depend on their order.
 
 Values are multiples of 2^-12, held as integers. Products of them and sums of products are integers
 that float64 holds exactly. So any split of the samples over clients, any batch and any number of
@@ -39,16 +39,12 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 
 
 def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """Values as numbers of steps, unchecked: for values that are known to be small."""
+    """Return small values as integer numbers of steps, without a check of the range."""
     return (points.double() * UNIT).round()
 
 
 def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:
-    """Put rows on the lattice, scaled so that none is longer than `norm`, rounding included.
-
-    Raises:
-        DataError: If a value is not finite.
-    """
+    """Put rows on the lattice, and shorten them to at most `norm`, rounding included."""
     steps, most = points.double() * UNIT, math.floor(norm * UNIT)
     lengths = steps.norm(dim=1)
     if not bool(lengths.isfinite().all()):
@@ -68,7 +64,7 @@ def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
 
 
 def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[Tensor, "n"]:
-    """Each point's nearest centroid, ties to the lowest index; no rounding anywhere."""
+    """Return each point's nearest centroid without rounding; ties go to the lowest index."""
     rows = torch.split(points, _ROWS)
     wide = centroids.double()
     half = wide.square().sum(dim=1) / 2
@@ -79,7 +75,7 @@ def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[
 def cluster_sums(
     points: Int[Tensor, "n d"], assigned: Int64[Tensor, "n"], clusters: int
 ) -> Float64[Tensor, "k d+2"]:
-    """For each cluster Σ x, Σ ‖x‖² and the number of points, exact, in this order of columns."""
+    """Return each cluster's Σ x, Σ ‖x‖² and number of points, exact, in this order of columns."""
     sums = torch.zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
     for part, to in zip(torch.split(points, _ROWS), torch.split(assigned, _ROWS), strict=True):
         sums.index_add_(0, to, _columns(part))
@@ -108,7 +104,7 @@ def _columns(points: Int[Tensor, "n d"]) -> Float64[Tensor, "n d+2"]:
 
 
 def products(points: Int[Tensor, "n d"]) -> Float64[Tensor, "d d"]:
-    """Σ x xᵀ, exact while the sum of squares stays below 2^29."""
+    """Return Σ x xᵀ, exact while the sum of squares stays below 2^29."""
     total = torch.zeros(points.shape[1], points.shape[1], dtype=torch.float64)
     for part in torch.split(points, _ROWS):
         values = off_lattice(part)

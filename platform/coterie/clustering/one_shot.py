@@ -1,4 +1,4 @@
-"""k-FED: k-means on a client after a projection, and seeds for k-means on the server.
+"""k-FED: k-means on each client after a projection, and on the server from chosen seeds.
 
 Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (2021), algorithms 1 and
 2; the first is of Awasthi and Sheffet, "Improved Spectral-Norm Bounds for Clustering" (2012).
@@ -12,13 +12,14 @@ from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.errors import DataError
 
 _RATIO = 1 / 3
-"""A point is trusted if its nearest centroid is at most this far, relative to the second one."""
+"""A point is trusted if its nearest centroid is at most this far, relative to the second
+nearest."""
 
 
 def projected_kmeans(
     points: Float[Tensor, "n d"], k: int, *, seed: int, restarts: int
 ) -> KMeansResult:
-    """k-means on projections, then Lloyd's algorithm on the points.
+    """Run k-means on the points' projections, then Lloyd's algorithm on the points.
 
     Lloyd's algorithm starts from the means of the points that clearly belong to one cluster of the
     projections. Projections are onto the first k right singular vectors, which preserves distances
@@ -39,7 +40,7 @@ def projected_kmeans(
 
 
 def projected(points: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n r"]:
-    """Coordinates along the points' first right singular vectors, r = min(rank, n, d).
+    """Return coordinates along the first right singular vectors, r = min(rank, n, d).
 
     The points are not centred. Computed in float64 from the eigenvectors of the Gram matrix, n × n
     or d × d, whichever is smaller.
@@ -57,7 +58,7 @@ def projected(points: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n r"]:
 def trusted_means(
     points: Float[Tensor, "n d"], seen: Float[Tensor, "n r"], starts: Float[Tensor, "k r"]
 ) -> Float[Tensor, "k d"]:
-    """Means of the points whose projection is three times nearer to one centroid than to others.
+    """Return means of points whose projection is three times nearer to one centroid than to others.
 
     A cluster without such points gets the mean of the points nearest to its centroid, or, without
     these too, the mean of all points.
@@ -82,7 +83,7 @@ def trusted_means(
 
 
 def farthest_first(centroids: Float[Tensor, "n d"], k: int, first: int) -> Float[Tensor, "k d"]:
-    """Seeds: the first rows, then repeatedly the row farthest from all seeds so far.
+    """Return seeds: the first rows, then repeatedly the row farthest from all seeds so far.
 
     Args:
         centroids: All clients' centroids, n ≥ k.

@@ -1,4 +1,4 @@
-"""A client's clusters under local differential privacy: a coreset of noisy counts and sums.
+"""Clusters with local differential privacy: a coreset from noisy counts and sums of a client.
 
 Chang, Ghazi, Kumar and Manurangsi, "Locally Private k-Means in One Round" (ICML 2021), in the
 simpler form of Chang and Kamath, "Practical Differentially Private Clustering" (2021): random
@@ -25,14 +25,14 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import UNIT, clipped_rows
 
 Noisy = Callable[[NDArray[np.int64], int, str], NDArray[np.int64]]
-"""Adds noise of a standard deviation to integers; the text says what they are."""
+"""Adds noise of a given standard deviation to integers; the text names them."""
 
 _SUMS = 4 / 5
-"""Share of 1/σ² for the leaves' sums; the levels' counts share the rest."""
+"""Share of 1/σ² for the leaves' sums; the levels' counts have the rest."""
 _COUNT_STEPS = 2**10
 """Counts are multiples of this, so that their noise is fine."""
 _DEEPER = 2
-"""Levels beyond those that as many leaves as clusters take."""
+"""Levels beyond those that give as many leaves as clusters."""
 
 
 def private_clusters(
@@ -44,7 +44,7 @@ def private_clusters(
     seed: int,
     noisy: Noisy,
 ) -> Float64[Tensor, "k d"]:
-    """Cluster rows so that the result is differentially private for each of them.
+    """Cluster rows such that the result is differentially private for each row.
 
     Args:
         rows: Unit vectors; longer ones are scaled to length 1.
@@ -77,7 +77,7 @@ def private_clusters(
 
 
 def noise_of(levels: int, noise_multiplier: float) -> tuple[float, float]:
-    """Return the noise of each level's counts, and of the leaves' sums, in units of one row."""
+    """Return the noise of each level's counts and of the leaves' sums, in units of one row."""
     counts = noise_multiplier * math.sqrt(levels / (1 - _SUMS))
     return counts, noise_multiplier / math.sqrt(_SUMS)
 
@@ -85,7 +85,7 @@ def noise_of(levels: int, noise_multiplier: float) -> tuple[float, float]:
 def halfspaces(
     points: Int32[Tensor, "n d"], levels: int, seed: int
 ) -> Bool[np.ndarray, "n levels"]:
-    """On which side of random hyperplanes through the origin each point is; exact."""
+    """Return the side of random hyperplanes through the origin on which each point lies; exact."""
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(points.shape[1], levels))
     return np.asarray(points.numpy().astype(np.float64) @ signs >= 0)
 
@@ -93,13 +93,13 @@ def halfspaces(
 def _leaves(
     sides: Bool[np.ndarray, "n levels"], clusters: int, fewest: int, sigma: float, noisy: Noisy
 ) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "leaves"]]:
-    """Each row's leaf, −1 if it is in none, and the leaves' noisy numbers of rows.
+    """Return each row's leaf, −1 if it has none, and the leaves' noisy numbers of rows.
 
     A node is parted while it has twice a cluster's share of the rows, and dropped with less than
     half of it. If nothing is left, all rows are one leaf.
     """
     share = len(sides) / clusters
-    node = np.zeros(len(sides), dtype=np.int64)  # among those that are parted; −1 outside
+    node = np.zeros(len(sides), dtype=np.int64)  # among nodes to be split; −1 for none
     leaf, counts, parted = np.full(len(sides), -1), list[float](), 1
     for level in range(sides.shape[1]):
         child = np.where(node >= 0, 2 * node + sides[:, level], -1)

@@ -1,4 +1,4 @@
-"""Clusters of prototypes: their neighbour graph is cut, and a sample follows the near ones."""
+"""Clusters of prototypes: their neighbour graph is cut, and samples follow near prototypes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.errors import ConfigError, RunError
 
 _LEAST = 3
-"""Prototypes of a graph."""
+"""The fewest prototypes of a graph."""
 _SPECTRUM = 31
-"""Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+"""Number of eigenvalues that are kept; `eigengap` compares all but the first."""
 _STARTS = 50
 _SAME = 1e-9
 """Relative difference of inertia below which two starts have ended at the same clusters."""
 _COLDEST = 1e-6
-"""Least temperature: where prototypes stand for equal samples, each takes its own."""
+"""Least temperature, for prototypes of equal samples: then each takes only its own."""
 _SHARPNESS = 0.1
 """Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 
 
 def check_enough(most: int, samples: int, clusters: int | None) -> None:
-    """Refuse, before anything runs, samples that make too few prototypes to cut.
+    """Refuse, before the run, samples that give too few prototypes to cluster.
 
     Args:
         most: Prototypes that there can be, at most.
@@ -66,7 +66,7 @@ def grouped_by_means(
     seed: int,
     most: int = 1,
 ) -> Int64[Tensor, "s m"]:
-    """Each prototype's cluster by k-means on prototypes that weigh as their samples.
+    """Return each prototype's cluster by k-means, with prototypes weighted by their samples.
 
     Arthur and Vassilvitskii's k-means++ (2007), from `_STARTS` starts.
 
@@ -77,7 +77,7 @@ def grouped_by_means(
         seed: Seed of the starts.
         most: How many of the starts' different ends to return, those of least inertia first.
     """
-    from sklearn.cluster import KMeans  # a second that no client needs to spend
+    from sklearn.cluster import KMeans  # a slow import, needed by the server only
 
     x, weights, found = off_lattice(points).numpy(), counts.numpy(), []
     with threadpool_limits(1):
@@ -96,7 +96,7 @@ def grouped_by_means(
 def sizes(
     points: Float[Tensor, "n d"], centroids: Float[Tensor, "m d"], assignments: Int64[Tensor, "n"]
 ) -> tuple[Float64[Tensor, "m"], Float64[Tensor, "m"]]:
-    """Return samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
+    """Return each centroid's number of samples, and their Σ ‖x − centroid‖²."""
     many = len(centroids)
     away = (points - centroids[assignments]).double().square().sum(dim=1)
     scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, assignments, away)
@@ -128,8 +128,8 @@ def cluster_prototypes(
     """
     if len(points) < max(_LEAST, clusters or 0):
         raise RunError(
-            f"{len(points)} prototypes stand for method.minimum samples or more, too few to cut "
-            "into clusters; lower it, or privacy.k_anonymity if that is larger."
+            f"{len(points)} prototypes stand for method.minimum samples or more, which are too few "
+            "to cluster; lower it, or privacy.k_anonymity if that is larger."
         )
     graph = fuzzy_graph(off_lattice(points).numpy(), min(neighbours, len(points) - 1))
     found = spectrum(graph, max(_SPECTRUM, clusters or 0))
@@ -153,7 +153,7 @@ def evenness(found: PrototypeClusters) -> float:
 def margin(
     values: Float64[Tensor, "m k"], members: Float64[Tensor, "m k"], counts: Float64[Tensor, "m"]
 ) -> float:
-    """How far a classifier's largest value lies above the second, in the mean over samples.
+    """Return a classifier's mean difference between its largest and second largest value.
 
     The mean is taken within each cluster first, so that clusters count alike.
 

@@ -1,4 +1,4 @@
-"""Clustering into parts of equal mass by optimal transport: on a client, and on the server.
+"""Clustering into parts of equal mass by optimal transport, on a client and on the server.
 
 Orchestra (Lubana et al., 2022), section 4 and algorithms 1 and 2; after Genevay et al.,
 "Differentiable Deep Clustering with Cluster Size Constraints" (2019). Rows are unit vectors, so

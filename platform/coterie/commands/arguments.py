@@ -1,4 +1,4 @@
-"""Read `key=value` arguments of commands that compose no experiment, or not only one."""
+"""Reads `key=value` arguments of commands other than training."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -25,15 +25,13 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
         for parent in parents:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise ConfigError(
-                    f"{override.input_line}: {parent} has a value of its own already."
-                )
+                raise ConfigError(f"{override.input_line}: {parent} already has a value.")
         section[leaf] = override.value()
     return values
 
 
 def backend_at_hand(cluster: Mapping[str, Any]) -> Literal["ray", "serial"]:
-    """Choose the backend for a `cluster` section that names none.
+    """Choose Ray or this process as the backend, where the `cluster` section names none.
 
     It is Ray if the section has an address or a number of actors, or RAY_ADDRESS is set; else this
     process.

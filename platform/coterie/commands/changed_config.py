@@ -16,14 +16,11 @@ CHANGEABLE = ("accelerator", "cluster", "data", "evaluation", "tracking")
 
 
 def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
-    """Refuse changes of keys that do not exist, or that decided what was trained.
+    """Refuse changes of unknown keys, and of keys that decided what was trained.
 
     Args:
         changes: Sections and keys of a run's config, as nested values.
         others: The command's own keys, for the error message.
-
-    Raises:
-        ConfigError: At the first key that cannot be changed.
     """
     sections = ", ".join(CHANGEABLE)
     for key, value in changes.items():
@@ -46,7 +43,7 @@ def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
 def changed_config(
     directory: RunDirectory, changes: Mapping[str, Any], trust: Collection[str] = ()
 ) -> RunConfig:
-    """Load a run's config with changes, on the cluster at hand unless they name a backend.
+    """Load a run's config with changes, on an available cluster unless they name a backend.
 
     It has no loggers but those of the changes, so that what reads a run sends nothing by itself.
 
@@ -70,7 +67,7 @@ def changed_config(
 
 
 def load_stored(directory: RunDirectory, trust: Collection[str]) -> RunConfig:
-    """Load a run's config as it is, to read it; it joins no cluster.
+    """Load a run's config unchanged, to read it; this joins no cluster.
 
     Raises:
         ConfigError: If it names a class of a package that is not trusted.
@@ -81,7 +78,7 @@ def load_stored(directory: RunDirectory, trust: Collection[str]) -> RunConfig:
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace plain values section by section."""
+    """Merge two nested mappings section by section."""
     both = {
         key: _merged(values[key], change)
         for key, change in changes.items()

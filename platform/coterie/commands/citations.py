@@ -1,4 +1,4 @@
-"""What to cite for a run: Coterie, and the papers of its method and strategy."""
+"""The works to cite for a run: Coterie, and the papers of its method and strategy."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def citations(*targets: str) -> str:
 
 
 def papers() -> dict[str, list[str]]:
-    """Return the entries of `papers.bib` by the method's class."""
+    """Return the entries of `papers.bib`, by method class."""
     found: dict[str, list[str]] = {}
     text = _PAPERS.read_text(encoding="utf-8")
     for entry in re.split(r"\n(?=@)", text.strip()):

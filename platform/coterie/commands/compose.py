@@ -36,12 +36,13 @@ from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
-"""The folder of the papers' tables, which is no group that a run chooses from."""
+"""The folder of the papers' tables, from which a run cannot choose."""
 _PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
 _PATH_ENDS = (".path", ".root")
 """Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
 _STRUCTURE = tuple("'\"[{(")
-"""Signs with which a value begins that is more than a text; Hydra's sentence on it stands."""
+"""First characters of values that are more than a text, for which Hydra's error message is
+shown."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -127,7 +128,7 @@ def _given(values: Sequence[Override]) -> dict[str, Any]:
 
 
 def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirectory | None:
-    """Return the run that `resume=true run_dir=…` resumes, if nothing else is chosen.
+    """Return the folder of the run that `resume=true run_dir=…` names, if nothing else is chosen.
 
     Another `cluster` or `tracking` replaces the run's; keys that decide bits are checked later.
     """
@@ -137,7 +138,7 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
     if not isinstance(run_dir, str):
         return None
     if "experiment" not in choices or RunDirectory.exists(run_dir):
-        return RunDirectory.open(run_dir)  # or the sentence that there is no run
+        return RunDirectory.open(run_dir)  # raises if there is no run
     return None
 
 
@@ -191,7 +192,7 @@ def experiments() -> dict[str, str]:
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """Return the first comment of a choice's YAML that is not Hydra's, or what its class says.
+    """Return a choice's first comment in its YAML, Hydra's aside, or its class's first sentence.
 
     Or "".
     """
@@ -204,11 +205,7 @@ def describe_choice(group: str, choice: str) -> str:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Read the keys that a choice itself sets, such as `target`.
-
-    Raises:
-        ConfigError: If the group has no such choice.
-    """
+    """Read the keys that a choice itself sets, such as `target`."""
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
     content: Any = OmegaConf.to_container(_content(group, choice))
@@ -216,7 +213,7 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
 
 
 def _content(group: str, choice: str) -> DictConfig | ListConfig:
-    """Return a choice's YAML; that of a method without one names its class."""
+    """Return a choice's YAML; for a method without YAML, only its class."""
     path = _yaml(group, choice)
     if path.is_file():
         return OmegaConf.load(path)
@@ -287,7 +284,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 
 def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
-    """Read an override; a path, or what Hydra wants in quotes (bücher, a=b, it's), as a text."""
+    """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts."""
     key, _, value = text.partition("=")
     as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
     is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
@@ -303,7 +300,7 @@ def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
-    """Separate choices of groups from single values, in order; the last choice counts."""
+    """Separate choices of groups from single values, in order; the last choice of a group wins."""
     known, choices, models, values = _group_names(), {}, {}, []
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
@@ -341,7 +338,7 @@ def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
 
 
 def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, str]) -> None:
-    """Replace sections by other choices; of one class, only the keys that the choice sets.
+    """Replace sections by other choices; within the same class, only the keys that the choice sets.
 
     Args:
         config: Is changed.
@@ -358,7 +355,7 @@ def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, st
 
 
 def _experiment(stem: str) -> DictConfig:
-    """Return what Hydra composes of an experiment's YAML, with its own section."""
+    """Return what Hydra composes from an experiment's YAML, with its own section."""
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:

@@ -13,11 +13,7 @@ from coterie.errors import ConfigError
 def separate_data(
     arguments: Sequence[str], refused: Collection[str] = ()
 ) -> tuple[Component, dict[str, Any]]:
-    """Read the chosen data set's config, and the other values.
-
-    Raises:
-        ConfigError: If none is chosen, or a key is unknown, invalid or refused.
-    """
+    """Read the chosen data set's config, and the other values."""
     choices = [argument for argument in arguments if argument.startswith("data=")]
     if not choices:
         raise ConfigError("data: none is chosen; give data=class_folders or another, see --help.")
@@ -45,6 +41,6 @@ def build_data(config: Component) -> Any:
     data = load_target(target_of(config))(config)
     if not hasattr(data, "open_half"):
         raise ConfigError(
-            f"data={target_of(config)}: it is no data set of samples in one place; choose another."
+            f"data={target_of(config)}: its samples are not in one place; choose another data set."
         )
     return data

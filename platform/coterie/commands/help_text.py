@@ -51,7 +51,7 @@ _EXIT_CODES = {
 
 
 def help_text(*overrides: str) -> str:
-    """Return the help of `coterie train`, at most 80 columns wide; alone, it fits 40 lines.
+    """Return the help of `coterie train`, at most 80 columns wide, and 40 lines without arguments.
 
     Args:
         overrides: `all`; or choices such as `method=fedmcc`, and classes such as
@@ -84,7 +84,7 @@ def help_text(*overrides: str) -> str:
 
 
 def _first_screen() -> str:
-    """Return the methods with the data sets of their experiments; those with digits alone last."""
+    """Return the methods, each with its experiments' data sets; those for digits only come last."""
     found: dict[str, list[str]] = {name: [] for name in experiments() if not _recipe(name)}
     for name in experiments():
         if method := _recipe(name):
@@ -100,7 +100,7 @@ def _first_screen() -> str:
 
 
 def _joined(names: Sequence[str]) -> Iterable[str]:
-    """Return names of which longer ones stand behind those that they begin with: digits[_more]."""
+    """Join names, and shorten a name that continues the one before: digits[_more]."""
     found: dict[str, str] = {}
     for name in names:
         base = next((other for other in names if name.startswith(f"{other}_")), name)
@@ -110,7 +110,7 @@ def _joined(names: Sequence[str]) -> Iterable[str]:
 
 
 def _recipe(name: str) -> str:
-    """Return the experiment of which this one has the method, for a data set; "" if of none."""
+    """Return the experiment of which this one is the recipe for a data set; "" if of none."""
     return next((other for other in experiments() if name.startswith(f"{other}_")), "")
 
 
@@ -157,7 +157,7 @@ def _choices() -> dict[str, str]:
 
 
 def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
-    """Return a list of keys for each component that the overrides choose, or name by its class."""
+    """Return the keys of each component that the overrides choose or name by class."""
     parts = []
     for override in parse(overrides):
         group, _, key = override.key_or_group.partition(".")

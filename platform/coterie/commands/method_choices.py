@@ -27,7 +27,7 @@ ELSEWHERE = {
     },
     **dict.fromkeys(("fedbn", "fedper"), _LAYERS),
 }
-"""What people look for among the methods, and where it is."""
+"""Names that people look for among the methods, and where to find them."""
 METHOD = "method"
 _MODULES = Path(__file__).resolve().parent.parent / "modules"
 _CLASS = re.compile(
@@ -39,7 +39,7 @@ _CLASS = re.compile(
 
 
 class MethodChoice(NamedTuple):
-    """A method that can be chosen by name: its target, and its sentence, "" without any."""
+    """A method that can be chosen by name: its target, and its first sentence."""
 
     target: str
     about: str
@@ -47,7 +47,7 @@ class MethodChoice(NamedTuple):
 
 @cache
 def shipped_methods() -> Mapping[str, MethodChoice]:
-    """Name to method: each public class with a nested `Config`."""
+    """Return each method by name: the public classes with a nested `Config`."""
     found = {}
     for path in sorted(_MODULES.glob("*.py")):
         # By text, because each command reads all of them, and parsing takes 20 times as long.
@@ -62,7 +62,7 @@ def shipped_methods() -> Mapping[str, MethodChoice]:
 
 @contextmanager
 def methods_in_hydra(besides: Collection[str] = ()) -> Iterator[None]:
-    """Let Hydra find the methods as choices, except those of which there is YAML."""
+    """Let Hydra find the methods as choices, except those that have YAML."""
     store = ConfigStore.instance()
     surrounding = store.repo  # a notebook may use Hydra itself
     store.repo = {**surrounding, METHOD: {}}

@@ -14,20 +14,20 @@ STRATEGIES = {
     name.lower(): f"coterie.modules.strategies.{name.lower()}:{name}"
     for name in ("FedProx", "Scaffold", "FedNova", "FedDyn")
 }
-"""Name of a strategy that follows clients' steps, to its class."""
+"""Class of each strategy that follows clients' steps, by name."""
 OPTIMIZERS = {
     "fedavgm": "momentum",
     "fedadam": "adam",
     "fedyogi": "yogi",
     "fedadagrad": "adagrad",
 }
-"""Name of a strategy that is the server's alone, to `aggregation.optimizer`."""
+"""`aggregation.optimizer` of each strategy that concerns the server only, by name."""
 _DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
 """Keys of `data=lightning` itself."""
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with these keys written out; others as they are."""
+    """Return the overrides with short keys written out in full."""
     data = [text for text in overrides if text.startswith("data=")]
     if "experiment=lightning" in overrides and not data:
         overrides = [*overrides, "data=lightning"]
@@ -37,11 +37,7 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
 
 
 def strategy_keys(name: str) -> dict[str, str]:
-    """Return the keys that a strategy's name stands for.
-
-    Raises:
-        ConfigError: If no strategy is called so.
-    """
+    """Return the keys that a strategy's name stands for."""
     if name in STRATEGIES:
         return {"method.strategy.target": STRATEGIES[name]}
     if name in OPTIMIZERS:
@@ -75,7 +71,7 @@ def _argument(key: str, section: str) -> str:
 
 
 def _path(value: str) -> str:
-    """Return a class as package.module:Class."""
+    """Return a class path in the form package.module:Class."""
     if ":" in value or "." not in value:
         return value
     module, _, name = value.rpartition(".")

@@ -1,4 +1,4 @@
-"""The Python API: a run of a config, or of a LightningModule and data as they are."""
+"""The Python API: runs a config, or a LightningModule and data objects."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
 class OwnRun(TypedDict, total=False):
-    """What a run of the user's own module takes; `module` and `data` are needed."""
+    """The arguments of a run of the user's own module; `module` and `data` are required."""
 
     module: Any
     """A LightningModule, or its class as "package.module:Class"."""
@@ -36,13 +36,13 @@ class OwnRun(TypedDict, total=False):
     partition: str
     """How rows are split: "iid" by default, or the name of a partition."""
     alpha: float
-    """Concentration of the partition "dirichlet", which it implies."""
+    """Concentration of a Dirichlet partition; setting it implies partition="dirichlet"."""
     rounds: int
     """Rounds; 10 by default."""
     epochs: int
-    """Local epochs a round; 1 by default."""
+    """Local epochs per round; 1 by default."""
     seed: int
-    """Of the whole run; 0 by default."""
+    """Seed of the whole run; 0 by default."""
     participation: float
     """Share of the clients in each round; all by default."""
     personal: Sequence[str]
@@ -55,7 +55,7 @@ class OwnRun(TypedDict, total=False):
     mu: float
     """Weight of FedProx's term."""
     keep_optimizer: bool
-    """Whether optimisers and schedulers go on over rounds."""
+    """Whether optimisers and schedulers keep their state between rounds."""
     every: int
     """Rounds between evaluations; 1 by default."""
     logger: Any
@@ -65,17 +65,17 @@ class OwnRun(TypedDict, total=False):
     cluster: Mapping[str, Any]
     """Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}."""
     loader_batch_size: int
-    """Samples a batch of a Dataset without a loader; 32 by default."""
+    """Batch size of a Dataset that comes without a loader; 32 by default."""
     run_dir: str | Path
     """Folder to write to."""
     resume: bool
-    """Whether to go on from the last checkpoint in `run_dir`."""
+    """Whether to continue from the last checkpoint in `run_dir`."""
     overrides: Sequence[str]
     """Any other keys, as on the command line: ["privacy.secure_aggregation=true"]."""
 
 
 class Federation(federation.Federation):
-    """Runs one experiment: that of a config, or a module and data of the user's own.
+    """Runs one experiment, from a config or from the user's module and data.
 
     Args:
         config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`; or give
@@ -153,7 +153,7 @@ def _given(own: OwnRun, *names: str) -> dict[str, Any]:
 
 
 def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
-    """Attach the objects that no config can hold."""
+    """Attach the objects that a config cannot hold."""
     module, data, trainer = own["module"], own["data"], own.get("trainer", {})
     followers = tuple(c for c in callbacks if not isinstance(c, RunCallback))
     _check_callbacks(followers)
@@ -187,7 +187,7 @@ def _first_loader(config: RunConfig) -> dict[str, Any]:
 
 
 def _class_of(given: Any) -> dict[str, Any]:
-    """Return the keys that say what was given: a class by its path, or an object."""
+    """Return the keys that describe an object: its class by path, or that an object was given."""
     if isinstance(given, str):
         return {"module": given}
     one = given[0] if isinstance(given, list | tuple) and given else given
@@ -199,7 +199,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _validates(data: Any) -> bool:
-    """Whether a client's own data has a validation loader."""
+    """Return whether a client's own data has a validation loader."""
     base: Any = own_base(data, "LightningDataModule")
     return base is not None and type(data).val_dataloader is not base.val_dataloader
 
@@ -208,7 +208,7 @@ def _check_loggers(loggers: Sequence[Any]) -> None:
     for logger in loggers:
         if not hasattr(logger, "log_hyperparams"):
             raise ConfigError(
-                f"logger={logger!r}: it is no logger of Lightning; give an object such as "
+                f"logger={logger!r}: it is not a Lightning logger; give an object such as "
                 'CSVLogger("logs"), or overrides=["tracking.loggers=[csv]"].'
             )
 
@@ -218,7 +218,7 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
         kinds = {kind.__name__ for kind in type(callback).__mro__}
         if "Callback" not in kinds:
             raise ConfigError(
-                f"callbacks: {type(callback).__name__} is no callback; inherit from "
+                f"callbacks: {type(callback).__name__} is not a callback; inherit from "
                 "coterie.RunCallback or lightning.Callback."
             )
         if "Checkpoint" in kinds:

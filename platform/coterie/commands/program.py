@@ -48,7 +48,7 @@ def run_command(
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts, and homes without a cache
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings on fonts and caches
     show = partial(errors.print, style="red", highlight=False)
 
     try:
@@ -74,7 +74,7 @@ def run_command(
 
 
 def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
-    """Return what the system refused, as a sentence; other errors are raised again."""
+    """Return a sentence for an error of the operating system; raise other errors again."""
     if out_of_memory(error):
         return f"There is too little memory ({reason(error)}); make data or encoder smaller."
     if not isinstance(error, OSError):
@@ -88,7 +88,7 @@ def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command as the only work of this process, and end the process with its exit code.
+    """Run a command as the only work of this process, and exit with its exit code.
 
     Python's shutdown takes all modules apart, which takes about two seconds with PyTorch and
     Lightning. The process therefore ends after the last exit handler; threads are joined and exit
@@ -105,7 +105,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 class _Ending:
-    """The last exit handler: it ends the process if the command has returned."""
+    """The last exit handler, which ends the process once the command has returned."""
 
     exit_code: int | None = None
 

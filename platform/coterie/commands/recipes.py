@@ -1,4 +1,4 @@
-"""Experiments: one YAML a method, with what named data sets need besides.
+"""Experiments: one YAML file per method, with the changes that named data sets need.
 
 An experiment's YAML composes as any of Hydra's and fits data of a user's own. Under `recipes` it
 may have some for data sets: `mnist` counts for `experiment=NAME data=mnist`, and each recipe has a
@@ -16,7 +16,7 @@ RECIPES = "recipes"
 
 
 def recipe_names(folder: Path) -> dict[str, str]:
-    """Every name under which an experiment can be chosen, sorted, and its sentence."""
+    """Return the sentence of every experiment, by name, sorted."""
     found = {}
     for path in folder.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
@@ -29,13 +29,13 @@ def recipe_names(folder: Path) -> dict[str, str]:
 
 
 def first_comment(text: str) -> str:
-    """Return the first comment of a YAML that is not Hydra's, or "" without any."""
+    """Return the first comment of a YAML file, Hydra's aside; "" if there is none."""
     comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
     return next((comment for comment in comments if not comment.startswith("@")), "")
 
 
 def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | None]:
-    """Return the YAML and the recipe in it that are meant.
+    """Return the YAML file and the recipe that a name stands for.
 
     Args:
         folder: The folder of the experiments' YAML.
@@ -54,13 +54,13 @@ def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | N
 
 
 def read_recipes(path: Path) -> dict[str, Any]:
-    """Return the recipes of an experiment's YAML, as they stand there."""
+    """Return the recipes of an experiment's YAML as written."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path))
     return dict(content.get(RECIPES, {}))
 
 
 def read_recipe(path: Path, name: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the choices and the values of a recipe, those that it starts from included."""
+    """Return the choices and values of a recipe, and of the recipes that it extends."""
     recipes = read_recipes(path)
     steps = [recipes[name]]
     while (like := steps[0].get("like")) is not None:

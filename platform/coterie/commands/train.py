@@ -37,7 +37,7 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 def _check_path(data: Any) -> None:
-    """Refuse a path at which there is nothing, before PyTorch is imported."""
+    """Refuse a path that does not exist, before PyTorch is imported."""
     if not isinstance(data, Mapping):
         return  # which `load_config` refuses
     path = data.get("path")

@@ -26,7 +26,7 @@ def written(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether Hydra reads the text, without quotes, as itself."""
+    """Return whether Hydra reads the unquoted text as the same text."""
     try:
         override = OverridesParser.create().parse_override(f"key={text}")
     except HydraException:

@@ -1,4 +1,4 @@
-"""What was run, in a line: below figures, and at the top of reports."""
+"""One line on what was run, for figures and reports."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from coterie.config.schema import RunConfig
 
 
 def about(configs: Iterable[RunConfig]) -> str:
-    """Name method, data, partition and seed, or all of them if the runs differ.
+    """Name method, data, partition and seed, with all values if the runs differ.
 
     For example "FedMCC on Digits, partition Dirichlet(clients=4, alpha=0.1), seed 0".
     """

@@ -12,7 +12,7 @@ Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class AggregationConfig(Component):
-    """How contributions to a slot are joined, and what step the server takes towards the result."""
+    """How the contributions to a slot are combined, and how the server steps towards the result."""
 
     rule: AggregationRule = "weighted"
     """How contributions are joined: mean by the method's weights (FedAvg), plain mean, or the
@@ -26,13 +26,13 @@ class AggregationConfig(Component):
     keep: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
     """Share of a client's entries that `topk` sends."""
     stages: tuple[NestedComponent, ...] = ()
-    """Further stages of a user's own, as {target: package.module:Class, key: value}; see
-    docs/extend.md."""
+    """A user's own stages, as {target: package.module:Class, key: value}; see docs/extend.md."""
     optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"] = "none"
     """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam; `yogi`: FedYogi;
     `adagrad`: FedAdagrad."""
     learning_rate: PositiveFloat | None = None
-    """Learning rate of the server; by default 1 for `momentum`, else 0.01, where tuning pays."""
+    """Learning rate of the server; by default 1 for `momentum` and 0.01 for the others, where
+    tuning pays."""
     momentum: Decay = 0.9
     """Decay of FedAvgM's velocity."""
     beta_1: Decay = 0.9
@@ -40,7 +40,7 @@ class AggregationConfig(Component):
     beta_2: Decay = 0.99
     """Decay of the second moment of FedAdam and FedYogi, β₂."""
     tau: PositiveFloat = 1e-3
-    """Adaptivity τ: the larger, the more alike are the steps of all coordinates."""
+    """Adaptivity τ: the larger it is, the more similar are the steps of all coordinates."""
 
     @field_validator("learning_rate")
     @classmethod

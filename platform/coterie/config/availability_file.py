@@ -36,7 +36,7 @@ def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Ro
     if isinstance(source, str):
         listed = _read(given_path(_KEY, source), shown)
     if not listed:
-        raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
+        raise ConfigError(f"{shown}: it lists no rounds; give each round its clients.")
     for number, present in enumerate(listed, start=1):
         if unknown := sorted(c for c in set(present) if not 0 <= c < clients):
             raise ConfigError(
@@ -66,7 +66,7 @@ def _from_json(text: str, shown: str) -> list[list[int]]:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{shown}: line {error.lineno} is not JSON; correct it.") from error
     except (ValueError, RecursionError) as error:  # a huge number, or a list in very many lists
-        raise ConfigError(f"{shown}: it is no list of rounds; correct it.") from error
+        raise ConfigError(f"{shown}: it is not a list of rounds; correct it.") from error
     if not are_rounds(rounds):
         raise ConfigError(f"{shown}: write a list of lists of clients, such as [[0, 1], [2]].")
     found: list[list[int]] = rounds
@@ -77,7 +77,7 @@ def _from_csv(text: str, shown: str) -> list[list[int]]:
     try:
         lines = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
-        raise ConfigError(f"{shown}: it is no CSV ({error}); correct it.") from error
+        raise ConfigError(f"{shown}: it is not CSV ({error}); correct it.") from error
     while lines and not any(map(str.strip, lines[-1])):
         lines.pop()
     if not lines or [cell.strip() for cell in lines[0]] != ["round", "client"]:

@@ -29,11 +29,11 @@ TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
 
 NESTED = "give it a nested class Config"
-"""What a class without a config model needs."""
+"""The remedy for a class without a config model."""
 
 
 class Component(BaseModel):
-    """Base of every config model: frozen, strict types, finite numbers, no unknown keys."""
+    """Base of every config model: frozen, with strict types, finite numbers and no unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -44,8 +44,8 @@ class Component(BaseModel):
     )
 
     absent: ClassVar[Mapping[str, str]] = {}
-    """Keys that other components of its kind have, and why this one lacks them; the reason ends
-    the sentence "KEY=VALUE is not for it: …"."""
+    """Keys that similar components have, with the reason why this one lacks them, which ends the
+    sentence "KEY=VALUE is not for it: …"."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,15 +58,11 @@ class Component(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain_values(cls, value: Any) -> Any:
-        """Turn YAML's lists into tuples, and NumPy's numbers and paths into plain ones."""
+        """Convert YAML's lists to tuples, and NumPy's numbers and paths to plain values."""
         return _plain(value)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy it with other values of some keys, which are validated as in a new one.
-
-        Raises:
-            ConfigError: If a value is refused, or there is no such key.
-        """
+        """Copy the model with other values of some keys, and validate them."""
         if not update:
             return super().model_copy(deep=deep)
         values = {name: getattr(self, name) for name in type(self).model_fields} | dict(update)
@@ -78,7 +74,7 @@ class Component(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a Python program as YAML would have given it, with tuples for lists."""
+    """Return a Python value as YAML would have given it, with tuples for lists."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, PathLike):
@@ -90,7 +86,7 @@ _given: dict[str, Any] = {}
 
 
 def give_classes(classes: Mapping[str, Any]) -> None:
-    """Let targets name classes of another process's program, such as a notebook's cells.
+    """Let targets name classes of another process's program, such as those of a notebook.
 
     Args:
         classes: Target, such as `__main__:Mine`, to the class itself.
@@ -104,7 +100,7 @@ def give_classes(classes: Mapping[str, Any]) -> None:
 
 
 def load_target(target: str) -> Any:
-    """Import the object at `package.module:Name`, or take that of `give_classes`.
+    """Import the object at `package.module:Name`, or take the one from `give_classes`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.
@@ -151,8 +147,8 @@ def config_model(target: str, remedy: str = NESTED) -> type[Component]:
         raise ConfigError(f"target={target}: it has no config model; {remedy}.")
     if "target" in model.model_fields:
         raise ConfigError(
-            f"target={target}: its config has a field target, the key that names the class; call "
-            "it otherwise."
+            f"target={target}: its config has a field target, the key that names the class; rename "
+            "the field."
         )
     # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:

@@ -13,7 +13,7 @@ Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
 
 NAMED = 12
-"""Names up to which a message lists them all."""
+"""The most names that a message lists."""
 
 _SENTENCES = {
     "bool_type": "must be true or false",
@@ -28,7 +28,7 @@ _SENTENCES = {
     "locale": "this shell's locale lacks some of its signs; set LC_ALL=C.UTF-8",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
-    "string_unicode": "it is no UTF-8; rename the file or folder, or give a link to it",
+    "string_unicode": "it is not UTF-8; rename the file or folder, or give a link to it",
     "too_long": "must have at most {max_length} entries, not {actual_length}",
     "too_short": "must have at least {min_length} entries, not {actual_length}",
     "tuple_type": "must be a list in brackets such as {example}",
@@ -42,7 +42,7 @@ _TYPES = {
     "int_from_float": "a whole number",
     "int_type": "a whole number",
 }
-"""What a union takes besides words, by the error of that type."""
+"""The types that a union takes besides words, by the error of each type."""
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
@@ -52,14 +52,14 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
 
 
 def one_of(word: str, options: Iterable[str]) -> str:
-    """Return the reason to refuse `word`: the options, and the closest if one is close."""
+    """Return the reason to refuse `word`: the options, and the closest one if it is close."""
     names = list(options)
     close = nearest(word, names)
     return f"must be one of {', '.join(names)}" + (f"; did you mean {close}?" if close else ".")
 
 
 def not_among(kind: str, word: str, options: Iterable[str], listing: str) -> str:
-    """Return the reason to refuse a name: as `one_of`, but of many options only the closest.
+    """Return the reason to refuse a name, as `one_of` does, but list few options.
 
     Args:
         kind: What is named, such as "experiment".
@@ -135,7 +135,7 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
 
 
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
-    """Join the reasons of a union's types: the words it takes, or the other types."""
+    """Join the reasons that a union's types give."""
     if problems[0]["type"] != "literal_error" or len(problems) == 1 or reasons[0].endswith("?"):
         return " or ".join(dict.fromkeys(reasons))
     others = [_TYPES.get(problem["type"], "another value") for problem in problems[1:]]
@@ -143,7 +143,7 @@ def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
 
 
 def _path(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
-    """Drop the names that pydantic gives to a union's types from a location."""
+    """Return the location of an error without the names that pydantic gives to a union's types."""
     here, path = values, []
     for number, part in enumerate(location, start=1):
         if isinstance(here, Mapping) and (part in here or number == len(location)):
@@ -203,7 +203,7 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
 
 
 def _in_quotes(kind: str, text: str) -> bool:
-    """Whether a text that is refused holds a value of the wanted type."""
+    """Return whether a text that is refused holds a value of the wanted type."""
     if kind == "bool_type":
         return text.lower() in {"true", "false"}
     number = {"int_type": r"[+-]?\d+", "float_type": r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"}

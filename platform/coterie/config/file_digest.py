@@ -1,4 +1,4 @@
-"""Digest of a file named in the config, so that a run is not resumed with another file."""
+"""Digests of files that a config names, so that a run is not resumed with another file."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _untouched: ContextVar[bool] = ContextVar("_untouched", default=False)
 
 @contextmanager
 def files_untouched() -> Iterator[None]:
-    """Load configs without a look at the files that they name, such as one that is only shown."""
+    """Load configs without reading the files that they name, for example to show a config."""
     token = _untouched.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def files_untouched() -> Iterator[None]:
 
 
 def are_untouched() -> bool:
-    """Whether files that a config names are to be left alone."""
+    """Return whether files that a config names must not be read."""
     return _untouched.get()
 
 
@@ -51,7 +51,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
         return given
     if given.get(digest) not in (None, found):
         raise ConfigError(
-            f"{section}.{digest}={given[digest]}: the file {path} is another one; put the "
-            "former back, or leave the digest out."
+            f"{section}.{digest}={given[digest]}: the file {path} has changed; restore the former "
+            "file, or leave the digest out."
         )
     return {**given, digest: found}

@@ -21,7 +21,7 @@ def given_path(key: str, given: str) -> Path:
 
 
 def home() -> Path | None:
-    """Return the home folder; None for a user who has none, as under a number without a name."""
+    """Return the home folder; None for a user without one, such as a numeric id without a name."""
     try:
         return Path.home()
     except RuntimeError:
@@ -29,7 +29,7 @@ def home() -> Path | None:
 
 
 def checkpoint_in_parts(folder: Path) -> str | None:
-    """Tell of a folder that Lightning wrote as a checkpoint what to do with it; None of another."""
+    """Return what to do with a folder that is a sharded Lightning checkpoint; None for others."""
     if (folder / ".metadata").is_file():
         kind, command = (
             "FSDP",
@@ -39,4 +39,4 @@ def checkpoint_in_parts(folder: Path) -> str | None:
         kind, command = "DeepSpeed", "python FOLDER/zero_to_fp32.py FOLDER FILE"
     else:
         return None
-    return f"it is a checkpoint of {kind} in parts, and no file; join them by {command}"
+    return f"it is a checkpoint of {kind} in parts, and not a file; join them by {command}"

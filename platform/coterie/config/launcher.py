@@ -1,4 +1,4 @@
-"""Variables of launchers (srun, torchrun, jsrun): a run is one program whatever they say."""
+"""Hides launchers' variables (srun, torchrun, jsrun), because a run is a single program."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _VARIABLES = (
 
 @contextmanager
 def launcher_hidden() -> Iterator[None]:
-    """Hide the variables of launchers from Lightning and the processes that start meanwhile."""
+    """Hide the variables of launchers from Lightning and from processes that start meanwhile."""
     hidden = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     try:
         yield

@@ -20,10 +20,10 @@ _REMEDIES = {
     "encoder": "name a class derived from EncoderConfig, as in docs/extend.md",
     "augmentation": "name a class derived from AugmentationConfig, as in docs/extend.md",
 }
-"""What to do where a section names a class without a config model, such as a bare nn.Module."""
+"""Remedies where a section names a class without a config model, such as a bare nn.Module."""
 
 _BASES: dict[str, type[Component]] = {"method": MethodConfig, "partition": PartitionConfig}
-"""What a section's config model derives from, where the engine asks it for more than its keys."""
+"""Base classes of sections' config models that the engine asks for more than their keys."""
 
 _own: dict[str, Any] = {
     name: (field.annotation, field)
@@ -67,9 +67,6 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
     Args:
         values: As for `load_config`, which validates all of them.
-
-    Raises:
-        ConfigError: As `load_config`.
     """
     engine = {key: value for key, value in values.items() if key not in COMPONENTS}
     fields = dict(dotted_fields(RunConfig))
@@ -90,16 +87,13 @@ def _source_model(section: object) -> type[Component] | None:
 def load_component(
     model: type[ModelT], values: Mapping[str, Any], prefix: str = "", trust: Collection[str] = ()
 ) -> ModelT:
-    """Validate plain values by a config model that is no section of a run, such as a command's.
+    """Validate plain values by a config model outside a run's sections, such as a command's.
 
     Args:
         model: The config model.
         values: The plain values.
         prefix: Prefix of the keys in errors, such as "cluster.".
         trust: Packages that configs stored elsewhere may name, such as a pretrained encoder's.
-
-    Raises:
-        ConfigError: As `load_config`.
     """
     return _validate(model, values, dotted_fields(model, prefix), prefix, trust)
 
@@ -137,14 +131,14 @@ def section_model(name: str, section: object) -> type[Component]:
     base = _BASES.get(name, Component)
     if not issubclass(model, base):
         raise ConfigError(
-            f"{name}.target={target}: it is no class for {name}; name another one, or derive its "
+            f"{name}.target={target}: it is not a class for {name}; name another, or derive its "
             f"config from coterie.{base.__name__}."
         )
     return model
 
 
 def _remedy(section: str, target: str) -> str:
-    """Return what to do with a class without a config model, by what it is."""
+    """Return what to do with a class that has no config model, depending on its kind."""
     kinds = {kind.__name__ for kind in getattr(load_target(target), "__mro__", ())}
     if section == "method" and "LightningModule" in kinds:
         return f"a LightningModule goes in experiment=lightning module={target}"

@@ -17,18 +17,18 @@ class ParticipationConfig(Component):
     fraction: Fraction | None = None
     """Share of the present clients drawn for each round, rounded up; by default the method's."""
     count: PositiveInt | None = None
-    """Number of clients drawn, or all that are present if fewer; instead of a fraction."""
+    """Number of clients drawn, or all present clients if fewer; in place of a fraction."""
     availability: str | tuple[tuple[int, ...], ...] | None = None
-    """Clients present in each round: a list such as [[0,1],[2]], a .json file of such a list, or a
-    .csv file with the columns round and client; after the last round it starts over."""
+    """Clients present in each round: a list such as [[0,1],[2]], a .json file with such a list, or
+    a .csv file with the columns round and client; it repeats after the last round."""
     availability_digest: str | None = None
-    """SHA-256 of that file, computed by default; a given one has to match."""
+    """SHA-256 of that file, computed by default; a given value must match."""
     device_failure_rate: Rate = 0.0
     """Share of the clients that is absent in all rounds, rounded to whole clients, never all."""
     dropout_rate: Rate = 0.0
     """Probability that a chosen client fails in a phase before it sends anything."""
     straggler_rate: Rate = 0.0
-    """Share of each round's clients that does only a part of its local steps."""
+    """Share of each round's clients that do only a part of their local steps."""
     straggler_work: Fraction = 0.5
     """Part of the local steps that stragglers do, rounded down, at least one step."""
 
@@ -64,7 +64,7 @@ class ParticipationConfig(Component):
 
 
 def are_rounds(value: Any) -> bool:
-    """Whether a value from YAML or JSON is a list of lists of clients."""
+    """Return whether a value from YAML or JSON is a list of lists of clients."""
     return isinstance(value, list | tuple) and all(
         isinstance(present, list | tuple) and all(type(client) is int for client in present)
         for present in value

@@ -4,10 +4,10 @@ from coterie.config.component import Component
 
 
 class PartitionConfig(Component):
-    """Base of partitions, whose method `split(data, seed)` gives each client's rows, sorted."""
+    """Base of partitions; `split(data, seed)` gives each client's rows, sorted."""
 
     @property
     def client_count(self) -> int | None:
-        """How many clients it makes, by default its key `clients`; None if the data says it."""
+        """The number of clients, by default the key `clients`; None if the data says it."""
         found = getattr(self, "clients", None)
         return found if isinstance(found, int) else None

@@ -1,4 +1,4 @@
-"""Reads stored YAML and JSON as bounded, plain data: the files may come from a stranger."""
+"""Reads stored YAML and JSON as plain data of limited size, since files may be untrusted."""
 
 import json
 import math
@@ -13,16 +13,16 @@ import yaml
 from coterie.config.regular_files import open_regular
 
 YAML_BYTES = 1 << 19
-"""Size up to which a stored config is read, at most in a second or two."""
+"""Largest size of a stored config, which takes a second or two to read."""
 _JSON_BYTES = 1 << 28
-"""Size up to which a JSON file is read: records of a million clients."""
+"""Largest size of a JSON file, enough for records of a million clients."""
 _DEPTH = 32
 _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
-"""What YAML may take for a number; the work of reading it grows with the square of its length."""
+"""Long numbers in YAML, which take time by the square of their length."""
 
 
 class _Loader(yaml.CSafeLoader):
-    """Loads plain YAML, in which no key comes twice."""
+    """A loader of plain YAML that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -35,8 +35,8 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file of plain values, as `yaml.safe_dump` writes them.
 
     Raises:
-        ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is no UTF-8 or no
-            YAML, or has aliases, tags, or keys that are no texts or come twice.
+        ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is not UTF-8 or
+            YAML, or has aliases, tags, or keys that are not texts or come twice.
         OSError: If it cannot be read.
     """
     text = read_bytes(path, YAML_BYTES).decode("utf-8")
@@ -44,14 +44,14 @@ def read_yaml(path: Path) -> Any:
         _check_events(text)
         return _plain(yaml.load(text, _Loader))  # noqa: S506 - a safe loader
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError("no plain YAML") from error
+        raise ValueError("not plain YAML") from error
 
 
 def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: If it is larger than `most` bytes, is no UTF-8 or no JSON, or nested too deep.
+        ValueError: If it is larger than `most` bytes, is not UTF-8 or JSON, or nested too deep.
         OSError: If it cannot be read.
     """
     try:
@@ -74,7 +74,7 @@ def read_bytes(path: Path, most: int = _JSON_BYTES) -> bytes:
 
 
 def _check_events(text: str) -> None:
-    """Refuse YAML that would grow or become other objects when it is composed."""
+    """Refuse YAML that would expand, or become other objects, when it is loaded."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if getattr(event, "tag", None) is not None or isinstance(event, yaml.AliasEvent):
@@ -88,13 +88,13 @@ def _check_events(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value if JSON can hold it.
+    """Return the value if JSON can hold it, and refuse others.
 
     No dates, bytes, other keys than text, or infinities.
     """
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise ValueError("it has keys that are no texts")
+            raise ValueError("it has keys that are not texts")
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]

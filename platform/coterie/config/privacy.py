@@ -1,4 +1,4 @@
-"""What clients keep to themselves, whatever the method."""
+"""What clients keep to themselves, with any method."""
 
 from typing import Annotated, Literal
 
@@ -7,36 +7,37 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from coterie.config.component import Component
 
 MOST_NOISE = 1000
-"""Most that clip times noise multiplier may be: the noise's deviation, in units of 2^-20, is then
+"""Largest product of clip and noise multiplier: the noise's deviation, in units of 2^-20, is then
 below 2^31 for samples too, and its square fits the sampler's integers."""
 LEAST_NOISE = 1e-3
-"""Least that it may be: the deviation is then some 1,000 units, where ε is exact."""
+"""Smallest product of both: the deviation is then some 1,000 units, where ε is exact."""
 
 
 class DPConfig(Component):
     """Differential privacy of what the server learns from the clients; off without `clip`."""
 
     unit: Literal["client", "sample"] = "client"
-    """Of methods that train, what ε protects: all of a client, by noise on the sum of updates, or
-    one sample, by noise on each step's gradients. Methods of sums over samples, such as k-means and
-    Concord, protect one sample in any case."""
+    """What ε protects in methods that train: a whole client, by noise on the sum of updates, or one
+    sample, by noise on each step's gradients. Methods that send sums over samples, such as k-means
+    and Concord, always protect one sample."""
     clip: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
-    """L2 norm to which each client's update is clipped, over all slots together; by unit=sample,
-    each sample's gradient; in methods of sums, each sample's representation. With it, noise is
-    added; null: no privacy."""
+    """L2 norm to which each client's update is clipped, over all slots together; with unit=sample,
+    each sample's gradient; in methods that send sums, each sample's representation. Setting it adds
+    noise; null: no differential privacy."""
     noise_multiplier: Annotated[float, Field(ge=1e-2, le=2000)] | None = None
-    """Standard deviation of the noise in each coordinate of a sum, as a multiple of what one client
-    or sample changes the sum by at most."""
+    """Standard deviation of the noise in each coordinate of a sum, as a multiple of the largest
+    change that one client or sample can make to the sum."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """δ for which ε is computed; well below one divided by the number of clients, or samples."""
+    """δ for which ε is computed; choose it well below one divided by the number of clients, or
+    samples."""
     budget: PositiveFloat | None = None
-    """ε at which the run ends: before the first phase that would exceed it, with its model."""
+    """ε at which the run ends, with its model, before the first phase that would exceed it."""
 
     @model_validator(mode="after")
     def _check_pair(self) -> "DPConfig":
         if (self.clip is None) != (self.noise_multiplier is None):
             has, lacks = ("clip", "noise_multiplier") if self.clip else ("noise_multiplier", "clip")
-            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or none of the two")
+            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or neither")
         if self.clip is None and self.budget is not None:
             raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
         if self.clip is None and self.unit != "client":
@@ -45,21 +46,21 @@ class DPConfig(Component):
             noise = self.clip * self.noise_multiplier
             if not LEAST_NOISE <= noise <= MOST_NOISE:
                 raise ValueError(
-                    f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise of "
-                    f"{noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, or "
-                    "scale the data"
+                    f"clip={self.clip} with noise_multiplier={self.noise_multiplier} gives noise "
+                    f"of {noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, "
+                    "or scale the data"
                 )
         return self
 
 
 class PrivacyConfig(Component):
-    """Limits on what a client's messages say about single samples."""
+    """Limits on what a client's messages reveal about single samples."""
 
     k_anonymity: PositiveInt = 2
-    """Samples that a centroid from a client of Orchestra stands for at least, and from a client of
-    CCFC or SCFC with fewer than so many for each cluster; others are not sent. With 1, single
-    samples' representations are."""
+    """The fewest samples behind each centroid that a client of Orchestra, CCFC or SCFC sends;
+    centroids of fewer samples are not sent. In CCFC and SCFC this applies to clients with fewer
+    samples than this for each cluster. With 1, representations of single samples are sent."""
     secure_aggregation: bool = False
-    """Clients mask their contributions, and the driver reads only the sum of all of them, which is
-    the same to the bit. For methods whose clients send nothing but sums."""
+    """Clients mask their contributions, and the driver reads only their sum, which is bitwise the
+    same. For methods whose clients send only sums."""
     dp: DPConfig = DPConfig()

@@ -1,4 +1,4 @@
-"""Opens regular files alone: a pipe would be waited for, and a device or /proc may have no end."""
+"""Opens regular files only: a pipe would block, and a device or /proc may never end."""
 
 import errno
 import io
@@ -19,10 +19,10 @@ def open_regular(path: Path) -> io.BufferedReader:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_dev in system_devices():
         os.close(descriptor)
-        raise io.UnsupportedOperation(errno.EINVAL, "no regular file")
+        raise io.UnsupportedOperation(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
 def system_devices() -> set[int]:
-    """Return the devices of the system's own file systems, whose files may not end."""
+    """Return the devices of system file systems such as /proc, whose files may never end."""
     return {Path(path).stat().st_dev for path in ("/proc", "/sys") if Path(path).is_dir()}

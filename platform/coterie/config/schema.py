@@ -1,4 +1,4 @@
-"""The configuration of a run. Defaults stand here and in the components' own models."""
+"""The configuration of a run; all defaults are here or in the components' own models."""
 
 import os
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
-"""CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
+"""CPU threads; bounded because OpenMP aborts the process if it cannot start them."""
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
 
 
@@ -36,7 +36,7 @@ def _none_if_auto(value: Any) -> Any:
 
 
 def _share_of_gpus(gpus: float) -> float:
-    """Refuse slices that do not fill a GPU, to within a twentieth, and what spans GPUs in part."""
+    """Refuse GPU shares that leave more than a twentieth unused, and shares such as 1.5 GPUs."""
     if gpus > 1 and gpus % 1:
         raise ValueError(f"above 1 an actor has whole GPUs; give {int(gpus)} or {int(gpus) + 1}")
     fit = int(1 / gpus + 1e-9) if 0 < gpus < 1 else 0
@@ -58,30 +58,31 @@ class ClusterConfig(Component):
     backend: Literal["ray", "serial"] = "ray"
     """`ray`: actors, at most one per client; `serial`: this process, without Ray."""
     address: str | None = None
-    """Address of a running cluster; by default RAY_ADDRESS, else a local Ray is started."""
+    """Address of a running cluster; by default RAY_ADDRESS, or else a local Ray is started."""
     num_actors: Annotated[PositiveInt | None, BeforeValidator(_none_if_auto)] = None
-    """Actors, or `auto`, the default: one per client of a round, or as many as the resources allow,
-    which grow with the cluster during the run."""
+    """Number of actors, or `auto`, the default: one per client of a round, or as many as the
+    resources allow, which may grow with the cluster during the run."""
     min_actors: PositiveInt | None = None
     """Actors to wait for at the start; others join when the cluster has room. By default all of
-    `num_actors`, and one under `auto`."""
+    `num_actors`, or one with `auto`."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
     gpus_per_client: Gpus = 0.0
-    """GPU share of an actor, of memory too: 1/n or whole GPUs; 0.25 puts four actors on one GPU."""
+    """GPU share of an actor, including its memory: 1/n or whole GPUs; 0.25 puts four actors on one
+    GPU."""
     placement: Literal["any", "strict_spread"] = "any"
-    """`any`: as many of the run's actors on a node as fit; `strict_spread`: at most one, for
-    node-local data on nodes of their own, or a node's whole memory and network."""
+    """`any`: as many of the run's actors on a node as fit; `strict_spread`: at most one per node,
+    for node-local data, or where an actor needs a node's whole memory and network."""
     threads_per_client: Threads = 1
-    """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
+    """CPU threads of PyTorch in each actor and the driver; another number changes the bits."""
     start_timeout_s: PositiveFloat = 180.0
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""
     client_resources: Mapping[str, PositiveFloat] = {}
-    """For node-local data: client name to the amount that it takes of the Ray resource of the same
-    name; {site_a: 1} places client site_a on a node that has the resource site_a."""
+    """For node-local data: the amount that each client takes of the Ray resource that has its name;
+    {site_a: 1} places client site_a on a node with the resource site_a."""
     vmap_clients: PositiveInt = 32
-    """Clients that `executor=vmap` trains as one model; a process has them all in memory."""
+    """Clients that `executor=vmap` trains as one model; a process holds all of them in memory."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced in one phase; when more die, the run fails."""
 
@@ -94,7 +95,7 @@ class ClusterConfig(Component):
 
     @property
     def join_address(self) -> str:
-        """The address to join, by default RAY_ADDRESS, which is set in a submitted job.
+        """The address to join; by default RAY_ADDRESS, which is set in a submitted job.
 
         `auto` for the one cluster of this machine; `local` to start one.
         """
@@ -107,7 +108,7 @@ class FaultsConfig(Component):
     """How the run reacts to clients that fail."""
 
     on_client_failure: Literal["retry", "drop", "fail"] = "retry"
-    """`retry`: run the client once more, then drop it from the phase; `drop`: go on without it;
+    """`retry`: run the client once more, then drop it from the phase; `drop`: continue without it;
     `fail`: end the run."""
     client_timeout_s: PositiveFloat | None = None
     """Seconds after which a client's task, or its step of secure aggregation, has failed; by
@@ -115,24 +116,24 @@ class FaultsConfig(Component):
     killed."""
     on_state_loss: Literal["rewind", "stale"] = "rewind"
     """When clients' states are lost with their node: `rewind` takes the whole run back to the last
-    checkpoint, with the same bits; `stale` only these clients, with other bits."""
+    checkpoint, with the same bits; `stale` takes only these clients back, with other bits."""
     max_growth: Annotated[float, Field(ge=1.0)] | None = 1e4
-    """A client's update is refused if a value of it is more than so many times as large as the
-    largest of the server's slot, or of 1 if that is larger; null for no limit. Without effect on
-    sums over samples, which have bounds of their own, and on a median or trimmed mean."""
+    """An update is refused if one of its values is more than this factor times the largest value of
+    the server's slot, or times 1 if that is larger; null for no limit. It has no effect on sums
+    over samples, which have their own bounds, or on a median or trimmed mean."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    """Share of the cohort that has to succeed in each phase; below it the run fails."""
+    """Share of the cohort that has to succeed in each phase; if fewer do, the run fails."""
 
 
 class LinksConfig(Component):
-    """Rates of simulated links, from which transfer times are computed; without other effect."""
+    """Rates of simulated links, used only to compute transfer times."""
 
     down_mbit_s: PositiveFloat | None = None
-    """From server to client, in Mbit/s; by default not modelled."""
+    """Rate from server to client, in Mbit/s; by default not simulated."""
     up_mbit_s: PositiveFloat | None = None
-    """From client to server, in Mbit/s; by default not modelled."""
+    """Rate from client to server, in Mbit/s; by default not simulated."""
     peer_mbit_s: PositiveFloat | None = None
-    """From client to client, in Mbit/s; by default not modelled."""
+    """Rate from client to client, in Mbit/s; by default not simulated."""
 
 
 ProbeOptimizer = Literal["adam", "sgd"]
@@ -161,27 +162,27 @@ class EvaluationConfig(Component):
     """Clusters of k-means on the representations, for methods without a number of clusters; by
     default the number of classes."""
     clustering: Clustering = "kmeans"
-    """How clusters are found in the representations of methods without any: by k-means, or by the
-    cut of a neighbour graph over 2,000 prototypes of unit length, which follows any shape."""
+    """How clusters are found in the representations of methods that find none: by k-means, or by
+    the cut of a neighbour graph over 2,000 prototypes of unit length, which follows any shape."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
     linear_probe_optimizer: ProbeOptimizer = "adam"
-    """Its optimiser: Adam at the constant rate 3e-3 (FedU), or SGD from 60 with cosine decay
-    (Orchestra); 200 epochs of batches of 512 in either case."""
+    """Optimiser of the linear classifier: Adam at the constant rate 3e-3 (FedU), or SGD from 60
+    with cosine decay (Orchestra); both for 200 epochs of batches of 512."""
     linear_probe_steps: PositiveInt | None = None
-    """Its steps in place of 200 epochs; CF-CL has 1,000."""
+    """Steps of the linear classifier, in place of 200 epochs; CF-CL takes 1,000."""
     linear_probe_standardise: bool = False
-    """Standardise each feature over the training samples first: for representations far from zero,
-    as CF-CL's become, or very small."""
+    """Standardise each feature over the training samples first, for representations that are far
+    from zero, as CF-CL's become, or very small."""
     knn_between: bool = False
-    """Score the nearest neighbours between rounds too, on `max_samples`."""
+    """Score the nearest neighbours between rounds too, on `max_samples` samples."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not for node-local data."""
     knn: bool = True
     """Classify by nearest neighbours at the end."""
     knn_k: PositiveInt = 200
-    """Neighbours; on small data fewer may score higher."""
+    """Number of neighbours; on small data fewer may score higher."""
     knn_weighting: KnnWeighting = "exp"
     """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN)."""
     labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = ()
@@ -198,10 +199,10 @@ class EvaluationConfig(Component):
     """Test samples per training sample of a client; fewer if the test set has too few."""
     unsupervised: bool = False
     """Compute scores without labels in every evaluation: alignment, uniformity and inter-cluster
-    mixing; not for node-local data. Between rounds they take at most `max_samples`, but uniformity
+    mixing; not for node-local data. Between rounds at most `max_samples` are scored, but uniformity
     compares each with all samples of its client, so all are embedded."""
     spread: bool = False
-    """Count at the end how many classes a client has, in the mean; for data with labels."""
+    """Report the mean number of classes per client at the end, for data with labels."""
     metrics: Annotated[tuple[Target, ...], Field(strict=False)] = ()
     """Metrics of your own, `[{target: package.module:Class, …}]`, computed at the end; not for
     node-local data."""
@@ -220,7 +221,7 @@ class CheckpointConfig(Component):
     """Also keep the checkpoint of every n-th round, n a multiple of `every`; 0: none."""
     best: Literal["acc", "nmi", "ari", "kappa"] | None = None
     """Also keep the best checkpoint by this metric, written after each evaluation between rounds
-    that improves on it; by default none."""
+    that improves it; by default none."""
 
     @field_validator("keep_every")
     @classmethod
@@ -228,8 +229,8 @@ class CheckpointConfig(Component):
         every = info.data.get("every", value)
         if value and (every == 0 or value % every):
             raise ValueError(
-                f"checkpoint.every={every} does not write all of these; set that to {value}, or to "
-                "a divisor of it"
+                f"checkpoint.every={every} skips some of these; set it to {value}, or to a divisor "
+                "of that"
             )
         return value
 
@@ -244,7 +245,7 @@ class WandbConfig(Component):
     mode: Literal["auto", "online", "offline"] = "auto"
     """`auto`: online if an API key is found, else offline."""
     group: str | None = None
-    """The group of runs that it belongs to; by default WANDB_RUN_GROUP, or its comparison."""
+    """The group of runs that the run belongs to; by default WANDB_RUN_GROUP, or its comparison."""
     job_type: str = "train"
     """What kind of run it is."""
 
@@ -253,10 +254,11 @@ class TrackingConfig(Component):
     """Trackers, in addition to `metrics.jsonl` and `summary.json`, which are always written."""
 
     loggers: Annotated[tuple[LoggerChoice, ...], Field(strict=False)] = ()
-    """Loggers that receive the metrics; any other Lightning logger by its class, such as
+    """Loggers that receive the metrics: names, or any other Lightning logger by its class, such as
     [{target: lightning.pytorch.loggers:MLFlowLogger, tracking_uri: sqlite:///mlflow.db}]."""
     client_rows: NonNegativeInt = 20
-    """Clients with metrics of their own in each phase; the others count in the sums only."""
+    """Number of clients whose own metrics are tracked in each phase; the others count only in the
+    sums."""
     progress: Literal["auto", "live", "lines", "none"] = "auto"
     """Progress on the terminal: a live view, a line per round, or nothing; `auto`: live on a
     terminal, else lines."""
@@ -270,29 +272,30 @@ class RunConfig(Component):
     experiment: str = "run"
     """Name in tables, trackers and the run directory."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """All randomness of the run derives from it; below 2⁶³."""
+    """Seed of all randomness in the run; below 2⁶³."""
     run_dir: Annotated[str, Field(min_length=1)] | None = None
     """Folder to write to; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
-    does so where `run_dir` has a run."""
+    does so by itself if `run_dir` has a run."""
     accept_changed_data: bool = False
     """Resume although the data is not what the run began with. Clients keep their states by name;
-    the change is told and stands in the summary."""
+    the change is reported, also in the summary."""
     executor: Literal["lightning", "bare", "vmap"] = "lightning"
     """What trains a client's module: Lightning's Trainer, a bare loop without it, or `vmap`: the
-    clients of a process as one model with a client axis, equal to `bare` but for rounding."""
+    clients of a process as one model with a client axis, with the same results as `bare` up to
+    rounding."""
     precision: Precision = "32-true"
-    """Lightning's precision of local training; `16-mixed` takes a GPU and `executor=lightning`;
+    """Lightning's precision of local training; `16-mixed` requires a GPU and `executor=lightning`;
     `bf16-true` is refused with a moving-average target network or an optimiser on the server."""
     compile: Literal["default"] | None = None
     """Compile the encoder for local training, in this mode of `torch.compile`. Rounding differs,
-    and each process compiles first, for each shape of batch; `docs/benchmarks.md` has where steps
-    take less time."""
+    and each process compiles first, for each batch shape; docs/benchmarks.md shows where this saves
+    time."""
     deterministic: bool = True
-    """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
+    """Use deterministic algorithms on the GPU, which are slower; no effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of local training; `auto` takes an actor's GPU if it was given one."""
+    """Device of local training; `auto` takes an actor's GPU if it has one."""
     method: SerializeAsAny[MethodConfig]
     """The method: a class of `modules/`."""
     data: SerializeAsAny[Component]
@@ -301,7 +304,7 @@ class RunConfig(Component):
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on
-    labels of these samples alone. Not for node-local data."""
+    labels of these samples only. Not for node-local data."""
     encoder: SerializeAsAny[Component]
     """The network that maps a sample to its representation."""
     augmentation: SerializeAsAny[Component]
@@ -316,7 +319,7 @@ class RunConfig(Component):
     privacy: PrivacyConfig = PrivacyConfig()
     links: LinksConfig = LinksConfig()
     trust: Annotated[Trust, Field(exclude=True)] = ()
-    """Packages that stored configs may import, besides Coterie's own: `trust=my_package`."""
+    """Packages that stored configs may import, in addition to Coterie's own: `trust=my_package`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -25,12 +25,12 @@ _TAKES_ANYTHING = {("coterie.config.component", "NestedComponent"): Any}
 
 
 class _UnreadableError(Exception):
-    """What a name stands for cannot be told without an import."""
+    """A name's value that cannot be found without an import."""
 
 
 @cache
 def source_model(target: str) -> type[Component] | None:
-    """Return a config model with the fields of a target's, as far as its source tells them.
+    """Return a config model with the fields of a target, as far as its source shows them.
 
     Args:
         target: `package.module:Class`, of Coterie's own packages.
@@ -163,7 +163,7 @@ def _or_any(module: str, expression: ast.expr) -> Any:
 
 
 def _checked_in_code(node: ast.ClassDef) -> set[str | None]:
-    """Fields that a validator may convert; None if one may change the whole mapping."""
+    """Return the fields that a validator may convert; None if one may change the whole mapping."""
     names: set[str | None] = set()
     for each in node.body:
         for call in each.decorator_list if isinstance(each, ast.FunctionDef) else ():

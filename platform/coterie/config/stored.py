@@ -1,4 +1,4 @@
-"""Reads the config that a run has left."""
+"""Reads the config that a run has stored."""
 
 from pathlib import Path
 from typing import Any

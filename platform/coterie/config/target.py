@@ -27,7 +27,7 @@ def _named_class_or(*names: str) -> BeforeValidator:
 
 
 Target = Annotated[Mapping[str, Any], BeforeValidator(_named_class)]
-"""A class by its path under `target`, and the arguments that it is called with."""
+"""A class by its path under `target`, and the arguments for it."""
 LoggerChoice = Annotated[
     Literal["csv", "tensorboard", "wandb"] | Mapping[str, Any],
     _named_class_or("csv", "tensorboard", "wandb"),
@@ -54,7 +54,7 @@ def build_target(
         raise ConfigError(f"{key}.{error}") from error
     if not (isinstance(kind, type) and issubclass(kind, bases)):
         name = " or ".join(base.__qualname__ for base in bases)
-        raise ConfigError(f"{key}.target={target}: it is no {name}; name a class that is one.")
+        raise ConfigError(f"{key}.target={target}: it is not of type {name}; name a class that is.")
     takes = inspect.signature(kind).parameters
     open_ended = any(each.kind is each.VAR_KEYWORD for each in takes.values())
     for name in given if not open_ended else ():

@@ -1,4 +1,4 @@
-"""What a stored config may import: it may come from a stranger, and importing runs code."""
+"""What a stored config may import: it may be untrusted, and importing runs code."""
 
 import os
 import site
@@ -16,13 +16,14 @@ GROUP = "coterie.trusted"
 """The group of entry points by which an installed package declares itself trusted."""
 _OWN = "coterie"
 _LOGGERS = "tracking.loggers["
-"""Where loggers stand that are chosen by their class, with arguments of all kinds."""
+"""Keys of loggers that are chosen by class, with any arguments."""
 _ACCOUNT = "tracking.wandb.entity"
 _PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "cluster.address": ("joins no cluster", ("auto", "local"), "RAY_ADDRESS"),
     _ACCOUNT: ("sends nothing to an account", (), "WANDB_ENTITY"),
 }
-"""Keys of places elsewhere: what the error says, harmless values, the user's own variable."""
+"""Keys of places elsewhere, each with the error's words, harmless values, and the user's own
+variable."""
 
 
 def as_packages(given: Any) -> Any:
@@ -65,8 +66,8 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
         if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
             continue
         raise ConfigError(
-            f"{path}: {key}={show(target)}: a stored config chooses Coterie's loggers by name "
-            "alone, because their arguments may lead elsewhere; give tracking.loggers again."
+            f"{path}: {key}={show(target)}: a stored config may name Coterie's loggers, but "
+            "not their classes, whose arguments may lead elsewhere; give tracking.loggers again."
             if package == _OWN
             else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
             f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
@@ -83,7 +84,7 @@ def packages_in(given: Any) -> set[str]:
 
 
 def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> None:
-    """Refuse a stored config that names a cluster or an account of W&B.
+    """Refuse a stored config that names a cluster or a W&B account.
 
     Whoever runs a cluster can run code in its drivers, and an account gets what a run computes.
 
@@ -116,7 +117,7 @@ def _at(values: Any, key: str) -> Any:
 
 
 def _has(values: Mapping[str, Any], key: str) -> bool:
-    """Whether values have a dotted key, by nested or dotted keys."""
+    """Return whether values have a dotted key, by nested or dotted keys."""
     return any(
         name == key
         or (
@@ -143,7 +144,7 @@ def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _declared() -> set[str]:
-    """Return packages that an installed distribution declares.
+    """Return packages that installed distributions name in their entry points.
 
     What lies in the current folder is not.
     """

@@ -20,12 +20,12 @@ LEAST_STEPS = 500
 _LATTICE = 1 - 1e-5
 _MOST_NOISE = 1e4
 _ROUNDING = 1e-9
-"""By what share of itself an ε is raised, for the root's and the curve's rounding."""
+"""Relative increase of ε that covers rounding of the root and the curve."""
 
 
 @lru_cache(maxsize=1024)
 def epsilon(releases: int, noise_multiplier: float, delta: float) -> float:
-    """ε at δ of so many Gaussian mechanisms, without amplification by sampling.
+    """Return ε at δ of a number of Gaussian mechanisms, without amplification by sampling.
 
     Args:
         releases: How many noisy sums one client or sample is part of.
@@ -50,7 +50,7 @@ def _log_delta(epsilon: float, shift: float) -> float:
 
 
 def noise_for(target: float, delta: float) -> float:
-    """Return the least noise multiplier by which a Gaussian mechanism has this ε at δ.
+    """Return the least noise multiplier with which a Gaussian mechanism has this ε at δ.
 
     Raises:
         ValueError: If no noise multiplier up to 10⁴ has it.

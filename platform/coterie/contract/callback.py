@@ -1,4 +1,4 @@
-"""Callbacks: hooks of a whole run, beside those of Lightning's Trainer on each client."""
+"""Callbacks that follow a whole run, unlike Lightning's, which follow the Trainer on a client."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,10 +29,10 @@ class RunCallback:
         """
 
     def on_client_end(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Note that a client's task succeeded, with these scalars of its training."""
+        """Note that a client's task succeeded, with the means of its training's scalars."""
 
     def on_client_failure(self, client: int, message: str) -> None:
-        """Note that a client's task failed; the run's policy decides what follows."""
+        """Note that a client's task failed; the run's policy decides what happens next."""
 
     def on_phase_end(self, record: PhaseRecord) -> None:
         """Note that a phase is over: aggregated and, where due, evaluated."""
@@ -50,11 +50,11 @@ class RunCallback:
         """
 
     def on_run_end(self, status: Status, error: str | None) -> None:
-        """Note that the run is over, with why if it did not complete."""
+        """Note that the run is over, and why if it did not complete."""
 
 
 class _Hooks:
-    """A callback as an observer, of the events that have a hook."""
+    """A callback as an observer, for the events that have a hook."""
 
     def __init__(self, callback: RunCallback) -> None:
         self.start = callback.on_run_start
@@ -73,7 +73,7 @@ class _Hooks:
 
 
 class Followed:
-    """An observer and the callbacks that follow the same run.
+    """An observer, and callbacks that follow the same run.
 
     Args:
         view: Is told about everything.

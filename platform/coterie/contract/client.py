@@ -1,4 +1,4 @@
-"""Inputs of a method's client half: data, state, peer messages, a seed, and a trainer."""
+"""What a method's client half receives: data, state, peer messages, a seed, and a trainer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ supervised methods; those of a data module's loader have all labels, and no seed
 
 
 def batch_seed(batch: Batch) -> int:
-    """Return the seed of a batch's views; without one, a number from PyTorch's global generator."""
+    """Return the seed of a batch's views; without one, draw it from PyTorch's global generator."""
     return batch["seed"] if "seed" in batch else int(torch.randint(2**63 - 1, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientData:
-    """A client's own rows of the data set, as a view; never copied as a whole.
+    """A client's own rows of the data set, as a view and not a copy.
 
     Samples that were received from other clients may follow its own samples.
 
@@ -63,12 +63,12 @@ class ClientData:
 
     @classmethod
     def of_batch(cls, batch: Batch) -> "ClientData":
-        """Return a batch's own samples, in their order, on the CPU."""
+        """Return a batch's samples without received ones, in their order, on the CPU."""
         samples = batch["samples"].numpy()
         return cls(samples=samples, rows=np.arange(len(samples)))
 
     def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
-        """Return the same data with these received samples, which replace any others."""
+        """Return the same data with these received samples in place of earlier ones."""
         return replace(self, received=samples.numpy() if len(samples) else None)
 
     def take(self, positions: Indices | None = None) -> Shaped[Tensor, "n ..."]:
@@ -90,9 +90,7 @@ class ClientData:
             ContractError: If the method does not declare that it needs labels.
         """
         if self.labels is None:
-            raise ContractError(
-                "Labels are out of an unsupervised method's reach; set needs_labels."
-            )
+            raise ContractError("Labels are hidden from unsupervised methods; set needs_labels.")
         rows = self.rows if positions is None else self.rows[positions]
         return torch.from_numpy(self.labels[rows])
 
@@ -189,26 +187,26 @@ class Client(Protocol):
 
     @property
     def id(self) -> int:
-        """Its number."""
+        """The client's number."""
 
     @property
     def data(self) -> ClientData:
-        """Its samples."""
+        """The client's samples."""
 
     @property
     def state(self) -> Tensors | None:
-        """Its saved state."""
+        """The state that the client saved."""
 
     @property
     def peer_messages(self) -> Mapping[int, Tensors]:
-        """Sender to message."""
+        """Each sender's message."""
 
     @property
     def seed(self) -> int:
-        """Its seed for this task."""
+        """The client's seed for this task."""
 
     def module(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """Return the model in its initial state; a process builds each `key` only once."""
+        """Return the module of this `key` in its initial state; a process builds it only once."""
 
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
         """Train the module in place, by default on the client's own data."""
@@ -237,7 +235,7 @@ class Client(Protocol):
     def embed(
         self, network: nn.Module, samples: Shaped[Tensor, "n ..."] | None = None
     ) -> Shaped[Tensor, "n ..."]:
-        """Return the network's outputs in eval mode; by default of the client's own samples.
+        """Return the network's outputs in eval mode, by default for the client's own samples.
 
         Args:
             network: Takes samples in [0, 1].

@@ -1,4 +1,4 @@
-"""The model of a run: an encoder and, if the method clusters, a head or centroids."""
+"""A run's model: an encoder and, if the method clusters, a cluster head or centroids."""
 
 from itertools import chain
 from typing import NamedTuple
@@ -50,7 +50,7 @@ def parameter_dtype(module: nn.Module) -> torch.dtype:
 
 
 class UnitProjection(nn.Module):
-    """Unit outputs of a projector, where a method without clusters compares samples by cosine."""
+    """Unit-length outputs of a projector, for methods that compare samples by cosine similarity."""
 
     def __init__(self, projector: nn.Module) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Clusterer(LightningModule):
         return Prediction(embedding, None if self.head is None else self.head(embedding))
 
     def project(self, samples: Shaped[Tensor, "n ..."]) -> Prediction:
-        """Map samples to where the method compares them; by default the same as `forward`."""
+        """Map samples to the space in which the method compares them; by default as `forward`."""
         found: Prediction = self(samples)
         return found if self.projection is None else self.projection(found.embedding)
 

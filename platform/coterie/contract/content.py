@@ -1,4 +1,4 @@
-"""Digests of a data set, which tell a later process whether it still has the same data."""
+"""Digests of a data set, by which a later process can tell whether the data has changed."""
 
 import hashlib
 from typing import Any
@@ -10,11 +10,11 @@ from coterie.contract.data import DataArrays, Indices, Samples
 from coterie.contract.samples import StreamedSamples
 
 _WHOLE_BYTES = 1 << 20
-"""Samples of at most so many bytes together are digested in full."""
+"""Samples of at most this many bytes together are digested in full."""
 _ROWS, _PLACES = 64, 8
-"""Of larger ones: samples that are digested in full, and values of every other."""
+"""For more bytes: samples that are digested in full, and values of every other sample."""
 _SHARE = 64
-"""Of streamed samples, one in so many is read, up to `_ROWS`."""
+"""Of streamed samples, one in this many is read, up to `_ROWS`."""
 
 
 def digest(*parts: bytes | NDArray[Any]) -> str:
@@ -26,7 +26,7 @@ def digest(*parts: bytes | NDArray[Any]) -> str:
 
 
 def contents_digest(samples: Samples | None) -> str:
-    """Return a digest of samples that costs far less than to read them.
+    """Return a digest of samples that costs far less than reading all of them.
 
     Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
     streamed samples one in 64 is read, at most 64.
@@ -44,12 +44,12 @@ def contents_digest(samples: Samples | None) -> str:
 
 
 def labels_digest(labels: Indices | None) -> str:
-    """Return a digest of labels; "" without."""
+    """Return a digest of labels; "" without labels."""
     return "" if labels is None else digest(labels)
 
 
 def data_digest(data: DataArrays) -> str:
-    """Return a digest of labels and contents of a whole data set, with its test set."""
+    """Return a digest of a whole data set's labels and contents, with its test set."""
     parts = (
         contents_digest(data.samples),
         labels_digest(data.labels),
@@ -60,5 +60,5 @@ def data_digest(data: DataArrays) -> str:
 
 
 def _spread(count: int, most: int) -> Indices:
-    """Up to `most` numbers below `count`, the first and the last among them."""
+    """Return up to `most` evenly spread numbers below `count`, the first and the last included."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))

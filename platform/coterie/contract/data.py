@@ -17,7 +17,7 @@ Samples = Shaped[np.ndarray, "_ ..."] | Shaped[StreamedSamples, "_ ..."]
 
 
 class Unreadable(NamedTuple):
-    """A sample that cannot be read and was left out.
+    """A sample that could not be read and was left out.
 
     Attributes:
         name: Its file, or its place in one.
@@ -68,7 +68,7 @@ class DataArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Description of a client's data before the run, without samples or labels.
+    """A client's data as described before the run, without samples or labels.
 
     Attributes:
         size: Number of training samples.
@@ -105,7 +105,7 @@ class Survey:
 
 @runtime_checkable
 class NodeLocalDataModule(Protocol):
-    """Node-local data: each client's stays in place, read by the process that trains on it."""
+    """Node-local data: each client's data stays in place, and is read where the client trains."""
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class SampleBatch(NamedTuple):
 
 
 class DataModule(Protocol):
-    """Interface of a data module to the engine; Lightning's own methods are for plain Lightning."""
+    """What the engine needs of a data module; Lightning's own hooks are for plain Lightning."""
 
     def arrays(self) -> DataArrays:
         """Read the data set.
@@ -147,14 +147,14 @@ class KnowsGroups(Protocol):
     """A partition whose clients belong to groups, such as those with the same classes."""
 
     def membership(self) -> Indices:
-        """Each client's true group, from 0."""
+        """Return each client's true group, from 0."""
 
 
 class Partition(Protocol):
     """Distributes a data set's rows over clients."""
 
     def split(self, data: DataArrays, seed: int) -> Sequence[Indices]:
-        """Each client's rows, sorted; a function of data and seed.
+        """Return each client's rows, sorted, as a function of data and seed.
 
         Raises:
             DataError: If it cannot be done: no labels, more clients than samples, …

@@ -58,7 +58,7 @@ def _check_samples(name: str, samples: Samples) -> None:
 def _check_variety(name: str, samples: Samples) -> None:
     first = samples[:1]
     if not any((chunk != first).any() for chunk in _chunks(samples)):
-        ground = ", and of transparent pictures data.background" if samples.ndim == 4 else ""
+        ground = ", and data.background if pictures are transparent" if samples.ndim == 4 else ""
         raise DataError(
             f"data={name}: all {len(samples)} samples are the same, so there is nothing to learn "
             f"or to cluster; check how they were made{ground}."

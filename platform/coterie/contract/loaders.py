@@ -1,4 +1,4 @@
-"""A user's torch data as the engine's samples: rows to split, and loaders of a client's rows.
+"""A user's torch data as the engine's samples: rows to split, and loaders of clients' rows.
 
 The engine sees row numbers. The data sets travel with them to the processes that train, through
 the object store once per node; nothing is copied into arrays.
@@ -31,7 +31,7 @@ from coterie.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One data set of a user: that of all clients, or of one.
+    """One data set of a user, which all clients share or one client has.
 
     Attributes:
         loader: The user's loader of the training samples.
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSamples(StreamedSamples):
-    """Rows of a user's data sets, one behind the other; what is read of them are their numbers.
+    """Rows of a user's data sets in sequence; as samples they are only row numbers.
 
     Attributes:
         sources: The data sets.
@@ -77,17 +77,13 @@ class LoaderSamples(StreamedSamples):
         )
 
     def __reduce__(self) -> Any:
-        """Travel as the way to open the sources where there is one, else with the sources."""
+        """Pickle the way to open the sources where there is one, else the sources."""
         if self.rebuild is not None:
             return _open_again, (self.rebuild,)
         return _with_sources, (self.sources,)
 
     def place(self, rows: Indices) -> tuple[Source, Indices]:
-        """Return the source of a client's rows, and the rows within it.
-
-        Raises:
-            DataError: If they are of several sources.
-        """
+        """Return the source of a client's rows, and the rows within it."""
         ends = np.cumsum([len(source) for source in self.sources])
         first, last = (int(np.searchsorted(ends, row, "right")) for row in (rows[0], rows[-1]))
         if first != last:
@@ -111,7 +107,7 @@ def _open_again(rebuild: Callable[[], tuple[Source, ...]]) -> LoaderSamples:
 
 
 def loader_of(source: Source, rows: Indices, seed: int, *, ordered: bool = False) -> Any:
-    """Return a function of rows and seed that gives a loader like the user's own.
+    """Return a function that builds a loader like the user's own from rows and a seed.
 
     Args:
         source: The data set.
@@ -164,7 +160,7 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
 
 
 def _sampler(given: Any, places: list[int], generator: torch.Generator) -> Any:
-    """Return the user's sampler, of a client's rows only; it gives positions among them."""
+    """Return the user's sampler, limited to a client's rows and with positions among them."""
     count = range(len(places))
     if isinstance(given, SequentialSampler):
         return SequentialSampler(count)
@@ -177,7 +173,7 @@ def _sampler(given: Any, places: list[int], generator: torch.Generator) -> Any:
 
 
 class _Restricted(Sampler[int]):
-    """A user's sampler of row numbers, without those of other clients."""
+    """A user's sampler of row numbers, limited to one client's rows."""
 
     def __init__(self, given: Any, places: list[int]) -> None:
         self._given, self._positions = given, {row: at for at, row in enumerate(places)}
@@ -195,7 +191,7 @@ class _Restricted(Sampler[int]):
 
 
 class _RestrictedBatches(Sampler[list[int]]):
-    """A user's batches of row numbers, without the rows of other clients."""
+    """A user's batches of row numbers, limited to one client's rows."""
 
     def __init__(self, given: Any, places: list[int]) -> None:
         self._given, self._positions = given, {row: at for at, row in enumerate(places)}
@@ -230,12 +226,12 @@ def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
 
 
 def _given(value: Any, stage: str = "") -> Any:
-    """Return the value, for a hook that travels to the processes of several devices."""
+    """Return the value; a function, so that a hook can be sent to several devices' processes."""
     return value
 
 
 def has_length(data: object) -> bool:
-    """Whether a data set knows its number of samples."""
+    """Return whether a data set knows its number of samples."""
     if not isinstance(data, Sized):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The contract of a federated method: a client half, a server half, and its phases."""
+"""The contract of a federated method: client half, server half, and phases."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class Task:
 
     @cached_property
     def features(self) -> int:
-        """Width of a representation."""
+        """The width of a representation."""
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
     def dumped(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Task:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> "Task":
-        """Return the task that was `dumped`."""
+        """Return the task that `dumped` gave."""
         read = {"shape": tuple(plain["shape"]), "dtype": getattr(torch, plain["dtype"])}
         networks = {name: parse_component(plain[name]) for name in _NETWORKS}
         return cls(**{**plain, **read, **networks})
@@ -111,7 +111,7 @@ class Method(Protocol):
     rounds: int
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Give a class without a `Config` one of its own: a config's class names its method."""
+        """Give a class without a `Config` its own one, since a config names the method's class."""
         super().__init_subclass__(**given)
         inherited = getattr(cls, "Config", None)
         if inherited is not None and "Config" not in vars(cls):
@@ -141,7 +141,7 @@ class Method(Protocol):
 
     @abstractmethod
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """One client's task. The slots are read-only views."""
+        """Run one client's task; the slots are read-only views."""
 
     def server(
         self,
@@ -173,20 +173,20 @@ class TrainsModule(Protocol):
     """A method whose clients train a LightningModule."""
 
     def build(self) -> LightningModule:
-        """Build it, initialised from the global generator; of several stages, the first one's."""
+        """Build the module, initialised from the global generator; of stages, the first one's."""
         ...
 
 
 @runtime_checkable
 class GroupsClients(Protocol):
-    """A method that puts clients into groups, which are tracked, drawn and compared."""
+    """A method that assigns clients to groups, which are tracked, drawn and compared."""
 
     def client_groups(self, server: ServerState) -> Mapping[int, Sequence[int]]:
-        """Round to the group of each client, from 0; −1 for clients that were absent. Pure."""
+        """Return the group of each client by round, from 0; −1 for absent clients."""
         ...
 
     def members(self, server: ServerState) -> Mapping[int, int]:
-        """Client to its present group; clients without a group are left out. Pure."""
+        """Return each client's present group, without clients that have none."""
 
 
 @runtime_checkable
@@ -198,7 +198,7 @@ class SumsGroups(Protocol):
     """
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Slot to the number of samples of each group. Pure.
+        """Return the number of samples of each group, by slot.
 
         Args:
             sums: What a client contributes or, under secure aggregation, the sum over clients.

@@ -1,4 +1,4 @@
-"""A metric of your own, computed from a run's final predictions."""
+"""A user's own metric, computed from a run's final predictions."""
 
 import re
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ class Metric(ABC):
 
     @property
     def name(self) -> str:
-        """Its name in the group `own`."""
+        """The metric's name in the group `own`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @abstractmethod
@@ -27,7 +27,7 @@ class Metric(ABC):
         assignments: Int64[np.ndarray, "n"] | None,
         labels: Int64[np.ndarray, "n"],
     ) -> float:
-        """Compute it.
+        """Return the metric's value.
 
         Args:
             embedding: Representations of the training samples.

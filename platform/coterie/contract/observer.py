@@ -66,7 +66,7 @@ class Observer(Protocol):
         """
 
     def table(self, table: object) -> None:
-        """Show a table, rich's or plain text."""
+        """Show a table, either rich's or plain text."""
 
     def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
         """Note that a phase begins.
@@ -78,7 +78,7 @@ class Observer(Protocol):
         """
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Note that a client's task succeeded, with these scalars of its training."""
+        """Note that a client's task succeeded, with the means of its training's scalars."""
 
     def client_failed(self, client: int, message: str) -> None:
         """Note that a client's task failed; the engine decides whether to retry it."""
@@ -96,7 +96,7 @@ class Observer(Protocol):
         """
 
     def note(self, text: str) -> None:
-        """Note an event worth a line: a checkpoint was resumed, an actor replaced."""
+        """Note an event worth a line, such as a resumed checkpoint or a replaced actor."""
 
     def finish(
         self,

@@ -1,4 +1,4 @@
-"""An optimiser's state as named tensors, for clients that keep it from task to task."""
+"""An optimiser's state as named tensors, for clients that keep it between tasks."""
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -8,7 +8,7 @@ from coterie.errors import ContractError
 
 
 def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's state of each parameter that it has stepped, on the CPU.
+    """Return the optimiser's state of each parameter that it has updated, on the CPU.
 
     Returns:
         "<parameter>/<entry>" to tensor: "encoder.weight/exp_avg", "encoder.weight/step" of Adam.

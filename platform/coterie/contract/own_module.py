@@ -1,4 +1,4 @@
-"""What the engine needs of a method that trains a user's own LightningModule by its own loaders."""
+"""The interface of methods that train a user's own LightningModule with its own loaders."""
 
 import copy
 import inspect
@@ -37,7 +37,7 @@ _IN_PROCESSES = ("ddp_spawn", "ddp_spawn_find_unused_parameters_true", "ddp_fork
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One client's local training, or validation, of a user's module.
+    """A client's local training, or validation, of a user's module.
 
     Attributes:
         source: The data set, with the user's data module.
@@ -88,7 +88,7 @@ class FederatesModule(Protocol):
     """A method whose model is a user's own LightningModule, evaluated by its own steps."""
 
     def module_for(self, server: ServerState, state: Tensors | None) -> Any:
-        """Return the module with the server's values, and with what a client keeps, if given."""
+        """Return the module with the server's values and, if given, a client's kept values."""
         ...
 
     @property
@@ -118,31 +118,27 @@ def copy_of(module: Any) -> Any:
 
 
 def several_devices(arguments: Mapping[str, Any]) -> bool:
-    """Whether a Trainer with these arguments trains on several devices."""
+    """Return whether a Trainer with these arguments trains on several devices."""
     given = arguments.get("devices", 1)
     return len(given) > 1 if isinstance(given, list | tuple) else given not in (1, "1", "auto")
 
 
 def own_base(value: object, name: str = "LightningModule") -> type | None:
-    """Return the class of this name, of either Lightning package, that an object inherits from."""
+    """Return the base class of this name, from either Lightning package, that an object has."""
     found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
     return found[-1] if found else None
 
 
 def has_step(module: object, hook: str) -> bool:
-    """Whether a module has a hook of its own, such as `validation_step`."""
+    """Return whether a module overrides a hook, such as `validation_step`."""
     return getattr(type(module), hook) is not getattr(own_base(module), hook)
 
 
 def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse what no Trainer can train, and arguments of the Trainer that the run decides.
-
-    Raises:
-        ConfigError: In one sentence.
-    """
+    """Refuse modules that no Trainer can train, and Trainer arguments that the run decides."""
     kind, base = type(module).__name__, own_base(module)
     if base is None:
-        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
+        raise ConfigError(f"module: {kind} is not a LightningModule; inherit from it.")
     for hook in ("training_step", "configure_optimizers"):
         if not has_step(module, hook):
             raise ConfigError(f"module: {kind} has no {hook}; write one.")

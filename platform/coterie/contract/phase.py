@@ -89,7 +89,7 @@ class Phase:
 
 
 def read_only(phase: Phase) -> Phase:
-    """Return the phase with mappings that its clients cannot write into; it cannot be pickled."""
+    """Return the phase with read-only mappings for its clients; it cannot be pickled."""
     bounds = {slot: MappingProxyType(each) for slot, each in phase.bounds.items()}
     named = phase.recipients
     return replace(
@@ -139,7 +139,7 @@ def concatenated(gathered: Mapping[int, Tensors], key: str) -> Tensor:
 
 
 def fewest(counts: Tensor) -> int:
-    """Return the smallest of these numbers of samples that is above 0; 0 if none is."""
+    """Return the smallest of these numbers of samples above 0; 0 if there is none."""
     there = counts[counts > 0]
     return int(there.min()) if len(there) else 0
 
@@ -170,7 +170,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """Everything that the server knows between phases; a method resumes from a checkpoint of it.
+    """All that the server knows between phases, from which a method resumes.
 
     Attributes:
         round: Rounds completed.
@@ -188,11 +188,7 @@ class ServerState:
     renewed: frozenset[str] = frozenset()
 
     def whole(self, key: str) -> int:
-        """Return a whole number of the metadata.
-
-        Raises:
-            ContractError: If there is none of this name.
-        """
+        """Return a metadata value as a whole number."""
         found = self.metadata.get(key)
         if not isinstance(found, int):
             raise ContractError(f"Metadata {key!r} is {found!r}; `init` has to set a whole number.")
@@ -201,7 +197,7 @@ class ServerState:
     def advance(
         self, phase: Phase, slots: Slots, metadata: Mapping[str, Json] | None = None
     ) -> "ServerState":
-        """Return the state after `phase`: slots replaced, metadata set, counters moved on."""
+        """Return the state after `phase`, with new slots, metadata and counters."""
         return replace(
             self,
             round=phase.round if phase.ends_round else self.round,

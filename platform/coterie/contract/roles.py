@@ -14,17 +14,17 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def is_statistic(name: str) -> bool:
-    """Whether an entry is a running statistic of BatchNorm: an estimate, which no step trains."""
+    """Return whether an entry is a running statistic of BatchNorm, which no step trains."""
     return name.rpartition(".")[2] in _STATISTICS
 
 
 def is_variance(name: str) -> bool:
-    """Whether an entry is a running variance of BatchNorm."""
+    """Return whether an entry is a running variance of BatchNorm."""
     return name.rpartition(".")[2] == "running_var"
 
 
 class Role(Enum):
-    """What happens to an entry of the state between two turns of a client."""
+    """What happens to an entry of the state between two tasks of a client."""
 
     AVERAGE = "average"
     """Belongs to a slot: the server offers it, clients send it back, the server averages it."""
@@ -68,11 +68,7 @@ class StateRoles:
         return frozenset(e.slot for e in self._entries if e.role is Role.AVERAGE)
 
     def of(self, key: str) -> Entry:
-        """Return the role of a state entry.
-
-        Raises:
-            ContractError: If the entry has no role.
-        """
+        """Return the role of a state entry."""
         for entry in self._entries:
             if fnmatchcase(key, entry.pattern):
                 return entry
@@ -94,7 +90,7 @@ class StateRoles:
         return {k: v for k, v in found.items() if k in named or not _is_whole(v)}
 
     def slots(self, module: nn.Module, names: Collection[str]) -> dict[str, Tensors]:
-        """Several slots of the module by name, in alphabetical order."""
+        """Return several slots of the module by name, in alphabetical order."""
         return {name: self.slot(module, name) for name in sorted(names)}
 
     def contributions(
@@ -114,7 +110,7 @@ class StateRoles:
         return self._select(module, lambda entry: entry.role is Role.KEEP)
 
     def keep_only(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return the tensors under `Role.KEEP` of those that a client has kept."""
+        """Return the kept tensors of the roles `Role.KEEP` only."""
         return {key: value for key, value in tensors.items() if self.of(key).role is Role.KEEP}
 
     def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:

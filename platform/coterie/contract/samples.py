@@ -1,4 +1,4 @@
-"""Samples that are read from files when they are asked for, in place of an array in memory."""
+"""Samples that are read from files on demand, in place of an array in memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ _AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedSamples:
-    """A read-only array (n, …) that lies in files: indexing reads the rows asked for.
+    """A read-only array (n, …) in files, whose rows are read when they are indexed.
 
     It is indexed by a slice or by int64 rows in any order, and gives NumPy arrays. Nothing is kept,
     so that the memory it takes does not depend on n. It travels to other processes as what `read`
@@ -67,16 +67,12 @@ class StreamedSamples:
         if found.shape != (len(rows), *self.shape[1:]) or found.dtype != self.dtype:
             raise ContractError(
                 f"read: it gave {found.dtype} of shape {found.shape} for {len(rows)} samples of "
-                f"{self.dtype}, {self.shape[1:]}; make it what the samples say."
+                f"{self.dtype}, {self.shape[1:]}; return what they declare."
             )
         return found if np.array_equal(where, np.arange(len(rows))) else found[where]
 
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
-        """Refuse to become an array, which memory may not hold.
-
-        Raises:
-            ContractError: Always.
-        """
+        """Refuse to become an array, which might not fit in memory."""
         raise ContractError(
             f"samples of shape {self.shape} are read from files; index the rows that are needed."
         )
@@ -99,7 +95,7 @@ def picked(samples: Any, rows: NDArray[np.int64]) -> Any:
 def read_ahead(
     read: Callable[[PartT], GivenT], parts: Iterable[PartT], *, threaded: bool
 ) -> Iterator[tuple[PartT, GivenT]]:
-    """Read part after part, in order; in a thread of its own, ahead of their use, if asked to.
+    """Read parts in order, ahead of their use in a thread if asked to.
 
     Args:
         read: Reads one part.
@@ -121,5 +117,5 @@ def read_ahead(
                 first, given = waiting.popleft()
                 yield first, given.result()
         finally:
-            for _, given in waiting:  # whoever iterates has stopped early
+            for _, given in waiting:  # the iteration was stopped early
                 given.cancel()

@@ -18,7 +18,7 @@ class Schedule(Generic[StageT]):
 
     @property
     def rounds(self) -> int:
-        """Rounds of all stages together."""
+        """The number of rounds of all stages together."""
         return sum(rounds for _, rounds in self.stages)
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a section's class is one that belongs there, checked before it is used."""
+"""Checks that a section's class is of the right kind, before it is used."""
 
 from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import COMPONENTS, RunConfig
@@ -6,19 +6,11 @@ from coterie.contract.method import Method
 from coterie.errors import ConfigError
 
 _NEEDS = {"data": "arrays", "partition": "split", "encoder": "build", "augmentation": "build"}
-"""What a section's class or config can do, by the section."""
+"""Abilities that each section's class or config needs."""
 
 
 def check_section(name: str, section: Component) -> None:
-    """Check one section of a config.
-
-    Args:
-        name: The section, one of `COMPONENTS`.
-        section: Its config.
-
-    Raises:
-        ConfigError: If its class belongs elsewhere.
-    """
+    """Check one section of a config."""
     target = target_of(section)
     found = load_target(target)
     if name == "method":
@@ -26,7 +18,7 @@ def check_section(name: str, section: Component) -> None:
     else:
         fits = callable(getattr(found, _NEEDS[name], None))
     if not fits:
-        raise ConfigError(f"{name}.target={target}: it is no class for {name}; name another one.")
+        raise ConfigError(f"{name}.target={target}: it is not a class for {name}; name another.")
 
 
 def check_sections(config: RunConfig) -> None:

@@ -36,7 +36,7 @@ def _told(part: object) -> str:
 
 @functools.lru_cache
 def _quoted(kind: str, text: str) -> str:
-    """Quoted, so that ("a/str:b",) and ("a", "b") differ."""
+    """Return the text quoted, so that ("a/str:b",) and ("a", "b") differ."""
     return f"{kind}:{quote(text, safe='')}"
 
 
@@ -54,7 +54,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seed the generators of PyTorch, NumPy and Python for a user's code, and restore them."""
+    """Seed PyTorch, NumPy and Python for a user's code, and restore their generators after it."""
     before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - a user's
     try:
         with seeded(seed):
@@ -67,7 +67,7 @@ def seeded_everywhere(seed: int) -> Iterator[None]:
 
 
 def blank(build: Callable[[], ModuleT]) -> ModuleT:
-    """Build a module whose drawn values the caller replaces; global generators stay as they are."""
+    """Build a module whose random values the caller replaces; global generators stay unchanged."""
     with seeded(0):
         return build()
 

@@ -1,4 +1,4 @@
-"""The spec of what a client sends: shape, dtype and range, as a phase declares them."""
+"""What a client may send: shape, dtype and range, as a phase declares them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Length = int | range | None
-"""Of a dimension: exactly so long, one of these lengths, or any length."""
+"""Length of a dimension: one number, one of several, or any."""
 
 LARGEST = 1e12
 """The largest magnitude of a floating value without a range of its own; its square is finite."""
@@ -15,7 +15,7 @@ LARGEST = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """What a tensor, a message or a metric has to be; anything else is its client's failure.
+    """The required shape, dtype and range of a tensor, message or metric.
 
     Attributes:
         shape: The length of each dimension; None for any shape. A metric has none.
@@ -41,7 +41,7 @@ each column, `((1.0,), (2.0,))` one for each row."""
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a sum over samples lies between, divided by the number of the client's samples.
+    """The range of a sum over samples, divided by the number of the client's samples.
 
     Attributes:
         highest: The largest value that one sample adds.
@@ -52,7 +52,7 @@ class Bounds:
     lowest: Each | None = None
 
     def of(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Return the bounds of a sum over so many samples."""
+        """Return the bounds of a sum over this number of samples."""
         highest = torch.tensor(self.highest, dtype=torch.float64) * samples
         if self.lowest is None:
             return -highest, highest
@@ -60,7 +60,7 @@ class Bounds:
 
 
 ANY = TensorSpec(shape=None, dtype="real")
-"""The spec of what a phase names without declaring its spec."""
+"""The spec of names that a phase does not declare."""
 
 UNIT_LENGTH = 1.01
 """The largest coordinate of a vector of unit length, with room for rounding in half precision."""

@@ -1,4 +1,4 @@
-"""The Ray actor, which runs clients."""
+"""The Ray actor that runs clients."""
 
 import os
 import time
@@ -43,7 +43,7 @@ ObjectKey = tuple[int, int | str | None]
 
 @dataclass(frozen=True)
 class Report:
-    """Events of tasks; the objects that it lists follow it in the stream."""
+    """Events of tasks; the objects that they refer to follow in the stream."""
 
     events: tuple[Event, ...]
     objects: tuple[ObjectKey, ...]
@@ -77,7 +77,7 @@ class StoredWorkload:
         )
 
     def load(self) -> Workload:
-        """Return the workload with views of the arrays, without a copy."""
+        """Return the workload with views of the stored arrays, without a copy."""
         give_classes(self.classes)
         samples = {split: ray.get(ref) for split, ref in self.samples.items()}
         labels = None if self.labels is None else ray.get(self.labels)
@@ -161,7 +161,7 @@ class ClientActor:
 
 
 def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
-    """Split the tensors off an event: they go to the object store, not to the driver."""
+    """Separate an event from its tensors, which go to the object store and not to the driver."""
     if not isinstance(event, ClientResult):
         return event, []
     heavy: list[tuple[ObjectKey, Packed]] = []
@@ -179,10 +179,10 @@ def _resolve(handle: Handle) -> Packed:
     stored: Stored = handle
     try:
         packed: Packed = ray.get(stored.reference)  # a view of the node's shared memory
-    except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+    except (ObjectLostError, RayActorError) as error:  # Ray raises either for a lost object
         raise StateLostError from error
     return packed
 
 
 def _never() -> None:
-    """Do nothing: the driver kills an actor."""
+    """Do nothing; used where the driver kills an actor in any case."""

@@ -1,4 +1,4 @@
-"""The address of a Ray cluster: which one is meant, whether it answers, and takes our token."""
+"""Finds the address of a Ray cluster, and checks that it answers and accepts this user's token."""
 
 import contextlib
 import logging
@@ -26,13 +26,13 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def use_token() -> None:
-    """Use the token in this user's home, if there is one, as Ray does for `auto` alone."""
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it says so at length
+    """Use the token in this user's home, if there is one; Ray does so only for `auto`."""
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray's message on it is long
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def find_address(config: ClusterConfig) -> str:
-    """Return the address of the cluster to join, which answers; `local` to start one.
+    """Return the address of a cluster that answers, or `local` to start one.
 
     Ray takes `auto` for whatever cluster was last started on the machine, and repeats a refused
     call until it gives up without a reason: both are refused here.
@@ -66,7 +66,7 @@ def find_address(config: ClusterConfig) -> str:
 
 
 def clusters_here() -> set[str]:
-    """Return the clusters of which this user, or root, has a node on this machine.
+    """Return the clusters that have a node of this user, or of root, on this machine.
 
     Ray itself believes whatever process calls itself a raylet, and would send it the token.
     """
@@ -85,7 +85,7 @@ def clusters_here() -> set[str]:
 
 
 def only_one(found: Collection[str]) -> str:
-    """Return the cluster that `auto` means.
+    """Return the only cluster that `auto` can mean.
 
     Args:
         found: Addresses of the clusters that have a node on this machine.
@@ -130,13 +130,13 @@ def _parse(address: str) -> tuple[str, int]:
         host = port = None
     if not host or not port:
         raise ConfigError(
-            f"cluster.address={address}: it is no address; write it as host:port, or auto."
+            f"cluster.address={address}: it is not an address; write it as host:port, or auto."
         )
     return host, port
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether anything does: Ray would retry for many minutes."""
+    """Return whether anything listens there; Ray would retry for many minutes."""
     try:
         socket.create_connection((host, port), timeout=_ANSWER_S).close()
     except OSError:
@@ -145,7 +145,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _refuses_token(address: str) -> bool:
-    """Whether the cluster at host:port refuses this process's token, or its lack of one."""
+    """Return whether the cluster at host:port refuses this process's token, or its lack of one."""
     service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(address))
     try:
         service.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=_ANSWER_S)

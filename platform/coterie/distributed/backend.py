@@ -88,7 +88,7 @@ class RayBackend:
 
     @property
     def actors(self) -> int:
-        """Present number of actors."""
+        """The present number of actors."""
         return len(self.fleet.actors)
 
     def execute(self, request: PhaseRequest) -> Iterator[Event]:
@@ -133,7 +133,7 @@ class RayBackend:
     def _lose(
         self, calls: dict[Any, Call], call: Call, error: Exception, deaths: Deaths
     ) -> Iterator[Event]:
-        """Run a lost call's tasks again; of an actor's calls, the first tells of its death."""
+        """Run a lost call's tasks again; only the first lost call of an actor reports its death."""
         if call.actor not in self.fleet.actors:  # it waited behind the one that died
             yield from self._resubmit(calls, call)
             return
@@ -145,17 +145,17 @@ class RayBackend:
         yield from self._resubmit(calls, call, without=culprit)
 
     def _end_all(self, calls: Iterable[Call]) -> None:
-        """Replace the actors of calls that nobody waits for: others would queue behind them."""
+        """Replace the actors of abandoned calls, behind which other calls would queue."""
         for actor in {call.actor: None for call in calls}:
             self.fleet.replace(actor)
 
     def _look(self) -> None:
-        """Look at the cluster's nodes, and move client states off those that are about to go."""
+        """Check the cluster's nodes, and move client states off nodes that are about to go."""
         self.fleet.look()
         self._leave(self.fleet.leaving)
 
     def _fit(self, request: PhaseRequest) -> None:
-        """Follow the cluster before a phase, though not before failed tasks of it run again."""
+        """Adapt to the cluster before a phase, but not before failed tasks of it run again."""
         phase = request.phase.stage, request.phase.round, request.phase.step, request.phase.name
         if phase != self._phase:
             self._phase = phase
@@ -165,7 +165,8 @@ class RayBackend:
     def _leave(self, nodes: frozenset[str]) -> None:
         if moved := self._keeper.leave(nodes, self._stop):
             self._note(
-                f"{moved} client states moved to the driver's node, as the run leaves theirs."
+                f"{moved} client states moved to the driver's node, because the run leaves their "
+                "nodes."
             )
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
@@ -189,7 +190,7 @@ class RayBackend:
         return answers
 
     def _until(self, call: int, calls: Collection[int]) -> float:
-        """When an answer is late: each client of the actor has the time of a task."""
+        """Return the deadline of an answer: each client of the actor has the time of a task."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return math.inf
@@ -197,7 +198,7 @@ class RayBackend:
         return time.monotonic() + clients * (_GRACE * limit + _GRACE_S)
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
-        """Predict chunks on the actors; results are in the chunks' order."""
+        """Predict chunks on the actors, in the chunks' order."""
         with as_run_error():
             return self._predict(server, chunks)
 
@@ -240,7 +241,7 @@ class RayBackend:
         return [results[i] for i in range(len(chunks))]
 
     def take_losses(self) -> list[str]:
-        """Return why actors other than those of tasks were lost since the last call."""
+        """Return why actors were lost outside of tasks since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -262,21 +263,17 @@ class RayBackend:
             return Stored(ray.put(packed))
 
     def fetch(self, handle: Handle) -> Packed:
-        """Read tensors from the object store.
-
-        Raises:
-            StateLostError: If their node is lost.
-        """
+        """Read tensors from the object store."""
         stored: Stored = handle
         with as_run_error():
             try:
                 packed: Packed = fetch(stored.reference)
-            except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+            except (ObjectLostError, RayActorError) as error:  # Ray raises either for a lost object
                 raise StateLostError from error
         return packed
 
     def rest(self) -> None:
-        """End the actors, so that an autoscaler takes their nodes away; a call starts new ones."""
+        """End the actors, so that an autoscaler can remove their nodes; a call starts new ones."""
         self.fleet.rest()
 
     def close(self) -> None:
@@ -293,7 +290,7 @@ class RayBackend:
         return found
 
     def _stop_or_place(self) -> None:
-        """Raise if the run has to stop; end replacements that find no place, with their calls."""
+        """Raise if the run has to stop; end replacements that have no room, with their calls."""
         self._stop()
         self.fleet.remove_unplaced()
 
@@ -317,7 +314,7 @@ class RayBackend:
     def _fail_unplaced(
         self, unplaced: Sequence[ClientTask], why: str = _NO_NODE
     ) -> Iterator[Event]:
-        """Fail the tasks of node-local data whose node is gone, or has no room."""
+        """Fail the tasks of node-local data whose node is gone or has no room."""
         for task in unplaced:
             self._calls += 1
             yield ClientFailed(call=self._calls, client=task.client, message=why)
@@ -326,7 +323,7 @@ class RayBackend:
     def _resubmit(
         self, calls: dict[Any, Call], call: Call, without: int | None = None
     ) -> Iterator[Event]:
-        """Run a lost call's tasks on the actor's replacement, else on the other actors."""
+        """Run a lost call's tasks on the actor's replacement, or else on the other actors."""
         tasks = tuple(task for task in call.tasks if task.client != without)
         new = self.fleet.replace(call.actor)
         placed, unplaced = ([(new, tasks)], []) if new else self.fleet.assign(tasks)
@@ -335,7 +332,7 @@ class RayBackend:
             yield from self._fail_unplaced(unplaced)
 
     def _kill_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
-        """Kill actors whose client exceeds the time limit and does not stop by itself."""
+        """Kill actors whose client exceeds the time limit and does not stop."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return
@@ -349,7 +346,7 @@ class RayBackend:
                 yield from self._resubmit(calls, call, without=call.client)
 
     def _reassign(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
-        """Run the tasks of a replacement that was never placed on the other actors.
+        """Run the tasks of a replacement that found no room on the other actors.
 
         A node-local client's tasks fail: no other actor has its data.
         """

@@ -64,7 +64,7 @@ class Call:
         return (*self.request.tasks, *self.rest)
 
     def note(self, events: Sequence[Event]) -> None:
-        """Take note of whose turn it is."""
+        """Note whose task is running."""
         last = events[-1]
         self.client = last.client if isinstance(last, ClientStarted) else None
         self.since = time.monotonic()
@@ -86,7 +86,7 @@ class Deaths:
         self._in_turns: Counter[int] = Counter()
 
     def culprit(self, call: Call) -> int | None:
-        """Count the death of a call's actor; the client that is to blame for it, if one is."""
+        """Count the death of a call's actor, and return the client to blame, if one is."""
         self.unexplained += 1
         if not call.alone:
             return None
@@ -99,7 +99,7 @@ class Deaths:
 
 
 def pack_longest_first(tasks: Sequence[ClientTask], actors: int) -> list[tuple[ClientTask, ...]]:
-    """Balance tasks over actors: the longest first, each to the least loaded actor."""
+    """Distribute tasks over actors: the longest first, each to the least loaded actor."""
     shares: list[list[ClientTask]] = [[] for _ in range(actors)]
     loads = [0] * actors
     for task in sorted(tasks, key=lambda task: (-task.size, task.client)):
@@ -110,7 +110,7 @@ def pack_longest_first(tasks: Sequence[ClientTask], actors: int) -> list[tuple[C
 
 
 def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
-    """For each stream that is ready the one that its actor runs first, if that is ready too.
+    """Return the ready streams, for each actor only the one that it runs first.
 
     Calls that replace a lost actor's wait behind its own: if it dies, the first was under way.
     """
@@ -123,7 +123,7 @@ def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
 
 
 def read_events(stream: Any, keep: Callable[[Any], Handle]) -> list[Event]:
-    """Read the next report's events, with handles to the objects behind it in the stream.
+    """Read the next report's events, with references to the objects that follow in the stream.
 
     Args:
         stream: The call's stream.
@@ -150,7 +150,7 @@ def fetch(reference: Any) -> Any:
 
 
 def node_died(error: BaseException) -> bool:
-    """Whether a call was lost with its node, so that no actor is to blame."""
+    """Return whether a call was lost because its node died, so that no actor is to blame."""
     # For some seconds Ray reports an actor as unavailable, before it declares its node dead.
     return isinstance(error, ActorUnavailableError) or "node has died" in str(error)
 

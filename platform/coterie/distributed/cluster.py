@@ -1,4 +1,4 @@
-"""The Ray cluster: joined or started, ended, and what resources it has."""
+"""The Ray cluster: joined or started, ended, and its resources."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from coterie.distributed.nodes import live_nodes
 from coterie.errors import ConfigError, CoterieError, RunError
 
 _ADDRESSES = 64 * 2**30
-"""Bytes of addresses that a driver needs: PyTorch's, Ray's threads' and its object store's."""
+"""Bytes of address space that a driver needs for PyTorch, Ray's threads and its object store."""
 
 
 def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
@@ -66,7 +66,7 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
 
 
 def _check_address_limit() -> None:
-    """Refuse a limit under which Ray aborts this process, because it maps more than it uses."""
+    """Refuse an address-space limit under which Ray would abort this process."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
         raise RunError(
@@ -94,7 +94,7 @@ def _own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _short_of_words() -> Iterator[None]:
-    """Keep what Ray says of each dead worker in its logs; it prints 1,000 characters of advice."""
+    """Keep Ray's words on each dead worker to its logs; it prints 1,000 characters of advice."""
     worker: Any = ray._private.worker
     theirs = worker.listen_error_messages  # the thread that `ray.init` starts
     worker.listen_error_messages = lambda connected, stopped: None
@@ -105,7 +105,7 @@ def _short_of_words() -> Iterator[None]:
 
 
 def _join_own(config: ClusterConfig, *, forked: bool) -> None:
-    """Connect to the local Ray of this process, which is started if there is none."""
+    """Connect to the local Ray of this process, and start it if needed."""
     local = LocalRay.begin()
     executable = worker_executable() if forked else None
     if ForkServer.running is not None:
@@ -122,21 +122,21 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
 
 
 def disconnect() -> None:
-    """End the connection; a local Ray stays for the next one, until this process ends."""
+    """End the connection; a local Ray stays until this process ends, for the next run."""
     ray.shutdown()
     if LocalRay.running is not None and LocalRay.running.killed:
         LocalRay.running.end()
 
 
 def started_here() -> bool:
-    """Whether this process is connected to a local Ray of its own, which no other node joins."""
+    """Return whether this process is connected to its own local Ray, which no other node joins."""
     own = LocalRay.running
     here = own is not None and own.address == ray.get_runtime_context().gcs_address
     return here or bool(ray._private.worker._global_node.is_head())
 
 
 def free_actors(config: ClusterConfig) -> int:
-    """Return how many clients' actors fit the cluster at once, by CPUs and GPUs.
+    """Return how many client actors fit the cluster at once, by CPUs and GPUs.
 
     None spans two nodes. Under `cluster.placement=strict_spread` a node counts once, however many
     it has room for.
@@ -162,7 +162,7 @@ def free_actors(config: ClusterConfig) -> int:
 
 
 def room(config: ClusterConfig) -> str:
-    """Tell how many actors fit the cluster, by what its nodes have, whoever uses it now."""
+    """Say how many actors fit the cluster by its nodes' resources, whoever uses these now."""
     held = [_held(config, node) for node in live_nodes()]
     nodes = f"its {sum(map(bool, held))} nodes with room for any"
     if config.placement == "strict_spread":
@@ -171,7 +171,7 @@ def room(config: ClusterConfig) -> str:
 
 
 def alone_on_its_node(config: ClusterConfig) -> dict[str, float]:
-    """Return the resource that keeps a client's actor from the nodes of the run's others.
+    """Return the resource that keeps a client's actor off the nodes of the run's other actors.
 
     Every node has one of each resource with Ray's prefix, also one that an autoscaler is yet to
     add. The name has the driver's number, so that several runs share nodes.
@@ -186,7 +186,7 @@ def _wanted(config: ClusterConfig) -> dict[str, float]:
 
 
 def _held(config: ClusterConfig, node: Mapping[str, float]) -> int:
-    """Return how many clients' actors fit one node."""
+    """Return how many client actors fit one node."""
     wanted = _wanted(config)
     fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
     if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold six of 0.33, not seven
@@ -199,22 +199,22 @@ def _held(config: ClusterConfig, node: Mapping[str, float]) -> int:
 
 
 def cluster_has_gpu() -> bool:
-    """Whether any node has a GPU."""
+    """Return whether any node has a GPU."""
     return bool(ray.cluster_resources().get("GPU", 0.0))
 
 
 def leaves_gpus(config: ClusterConfig) -> bool:
-    """Whether the cluster has a GPU, and the config gives actors none."""
+    """Return whether the cluster has a GPU that the config gives to no actor."""
     return not config.gpus_per_client and cluster_has_gpu()
 
 
 def own_resources(config: ClusterConfig, name: str) -> dict[str, float]:
-    """Return the custom resource of a node-local client; nothing if any node will do."""
+    """Return a node-local client's custom resource; nothing if any node will do."""
     return {name: config.client_resources[name]} if name in config.client_resources else {}
 
 
 def has_own_resources(config: ClusterConfig, name: str) -> bool:
-    """Whether a live node has the custom resource of a node-local client."""
+    """Return whether a live node has the custom resource of a node-local client."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return all(
         any(node.get(resource, 0.0) >= amount for node in nodes)

@@ -84,7 +84,7 @@ class Fleet:
 
     @property
     def has_silos(self) -> bool:
-        """Whether each actor has the data of a node-local client, which no other has."""
+        """Whether each actor has the data of one node-local client."""
         return self._names is not None
 
     def start_all(self, workload: Workload) -> None:
@@ -115,7 +115,7 @@ class Fleet:
             raise
 
     def look(self) -> None:
-        """Look at the cluster's nodes, for `fit`; called about once a second."""
+        """Check the cluster's nodes, for `fit`; called about once a second."""
         self.leaving = leaving()
         try:
             self._free = free_actors(self._config)
@@ -123,7 +123,7 @@ class Fleet:
             self._free = 0
 
     def fit(self, stage: str, tasks: int) -> frozenset[str]:
-        """Follow the cluster before a phase.
+        """Adapt to the cluster before a phase.
 
         Actors that have joined get work from now on. Those whose node is about to go end, if
         others are left. Where an autoscaler takes idle nodes away, actors that a new stage does not
@@ -163,13 +163,13 @@ class Fleet:
         self._wait(1)
 
     def rest(self) -> None:
-        """End all actors, so that the cluster may shrink; `fit` and `ensure` start new ones."""
+        """End all actors, so that the cluster can shrink; `fit` and `ensure` start new ones."""
         for actor in [*self.actors, *self.joining]:
             ray.kill(actor)
         self.actors, self._homes, self._starting, self.joining = [], {}, {}, {}
 
     def _wait(self, least: int | None) -> None:
-        """Wait until so many actors are ready, all by default; the others join later."""
+        """Wait until this number of actors is ready, by default all; the others join later."""
         told = (lambda text: None) if started_here() else self._note  # there is always room
         self.joining |= wait_until_ready(self.actors, self._config, self._stop, least, told)
         self.actors = [actor for actor in self.actors if actor not in self.joining]
@@ -198,7 +198,7 @@ class Fleet:
             self._note(f"Actors: {len(self.actors)} ({len(self.actors) - before} joined).")
 
     def _ask(self, wanted: int, staying: int) -> None:
-        """Start actors that are missing, beyond the cluster's room only where this is demand."""
+        """Start missing actors, beyond the cluster's room only to make an autoscaler add nodes."""
         most = wanted if self._grows or self._config.num_actors else min(wanted, self._free)
         for _ in range(min(most - staying, _MOST_ASKED) - len(self.joining)):
             new = self.new_actor()
@@ -209,7 +209,7 @@ class Fleet:
         return [actor for actor in self.actors if node_of(actor) in nodes]
 
     def _release(self) -> frozenset[str]:
-        """End actors that have no work, whole nodes first; return the nodes without any."""
+        """End actors without work, whole nodes first, and return the nodes that have none left."""
         spare = max(0, len(self.actors) + len(self.joining) - self.wanted)
         for actor in list(self.joining)[:spare]:
             del self.joining[actor], self._homes[actor]
@@ -281,18 +281,18 @@ class Fleet:
         return placed, [task for task in tasks if task.client not in hosts]
 
     def host(self, client: int) -> Any | None:
-        """Return the actor that has a node-local client's data, if there is one."""
+        """Return the actor with a node-local client's data, if there is one."""
         return next((actor for actor, home in self._homes.items() if home == client), None)
 
     def _start_later(self, home: int | None) -> Any:
-        """Start an actor without waiting for it; `remove_unplaced` looks after it."""
+        """Start an actor without waiting for it; `remove_unplaced` checks on it."""
         new = self.new_actor(home)
         self._homes[new] = home
         self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
         return new
 
     def _fits(self, home: int | None) -> bool:
-        """Whether the cluster, which may have lost nodes, has room for an actor."""
+        """Return whether the cluster, which may have lost nodes, has room for an actor."""
         if self._names is not None and home is not None:
             return has_own_resources(self._config, self._names[home])
         if self._grows and len(self.actors) == 1:
@@ -315,7 +315,7 @@ class Fleet:
             disconnect()
 
     def new_actor(self, home: int | None = None) -> Any:
-        """Start one actor, for a node-local client's data on its node."""
+        """Start one actor, for node-local data on its client's node."""
         capped = self._config.gpus_per_client % 1.0 or None
         alone = alone_on_its_node(self._config)
         if home is None or self._names is None:

@@ -9,11 +9,11 @@ import socket
 import sys
 
 _PATIENCE_S = 45.0
-"""How long the fork server may take, which may still be importing; Ray waits for 60 s."""
+"""Seconds to wait for the fork server, which may still be importing; Ray waits for 60 s."""
 
 
 def main() -> None:
-    """Have the fork server run Python's arguments; run them in this process if there is none."""
+    """Have the fork server run Python's arguments, or run them in this process if there is none."""
     address, *arguments = sys.argv[1:]
     with open("/proc/self/oom_score_adj") as file:  # noqa: PTH123 - pathlib costs 10 ms
         out_of_memory = file.read()
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _forked(address: str, request: bytes) -> bool:
-    """Send the request with this process's standard streams; whether a process was forked."""
+    """Send the request with this process's standard streams; return whether it was served."""
     try:
         with socket.socket(socket.AF_UNIX) as fork_server:
             fork_server.settimeout(_PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The fork server of a local Ray's workers: a process that has imported what an actor needs.
+"""The fork server of a local Ray's workers: a process that has imported what actors need.
 
 Ray starts each worker as a new Python, which imports PyTorch and Lightning for some seconds of CPU
 and keeps 600 MB. Forked from it, a worker has them at once and shares their memory.
@@ -21,7 +21,7 @@ _PROCESS = "coterie.distributed.fork_server_process"
 
 
 class ForkServer:
-    """The fork server of this process, which stays until this process ends, however it ends.
+    """The fork server of this process, which ends with this process.
 
     It has a session of its own, so a Ctrl-C in the terminal does not reach it or Ray's workers.
 
@@ -86,7 +86,7 @@ class ForkServer:
 
 
 def start_fork_server() -> None:
-    """Fork the fork server from this process, if it is still possible.
+    """Fork the fork server from this process, while that is still possible.
 
     To be called when this process has imported what an actor needs, and not yet Ray, whose threads
     a fork would not have.
@@ -96,7 +96,7 @@ def start_fork_server() -> None:
 
 
 def worker_executable() -> str | None:
-    """Return what a local Ray calls to start a worker, and start the fork server if none runs.
+    """Return the program by which a local Ray starts a worker, and start the fork server if needed.
 
     Returns:
         Words for a shell; None where a process with PyTorch's modules cannot be forked safely.

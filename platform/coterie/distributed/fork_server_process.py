@@ -1,4 +1,4 @@
-"""The fork server's process: forks a worker at each request.
+"""The process of the fork server, which forks a worker at each request.
 
 Ray itself is imported behind the fork: a fork has none of the threads that Ray starts.
 """
@@ -24,13 +24,13 @@ from typing import Any, NoReturn
 
 _STREAMS = 3
 _PATIENCE_S = 2.0
-"""How long who asks may be silent: others wait meanwhile."""
+"""Seconds that a request may take to arrive, while other requests wait."""
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a socket."""
 
 
 def main() -> None:
-    """Import what an actor needs, then serve until standard input ends; a fork ends as a worker."""
+    """Import what actors need, then serve until standard input ends; forks continue as workers."""
     import lightning  # noqa: F401
 
     from coterie.execution.build import warm_up
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def run_fork(listener: socket.socket, ended: int, folder: Path) -> NoReturn:
-    """Serve in a fork of a driver, until the pipe ends; the driver's code is not returned to."""
+    """Serve in a fork of a driver until the pipe ends, and never return to the driver's code."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     # Who reads the driver's output would wait for this process, and so would the local Ray, which
@@ -115,7 +115,7 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
 
 
 def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
-    """Take a request and fork.
+    """Accept a request and fork.
 
     Returns:
         The request, and the id of the fork: 0 in the fork itself, None if the request has ended
@@ -137,13 +137,13 @@ def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
 
 
 def _is_ours(asking: socket.socket, user: int | None = None) -> bool:
-    """Whether a process of this user asks, or of another one that is named."""
+    """Return whether a process of this user, or of another given user, has sent the request."""
     told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(told)[1] == (os.getuid() if user is None else user))
 
 
 def _received(asking: socket.socket, streams: list[int]) -> bytes:
-    """Read a request and add its streams; it lacks its last byte if who asked has ended."""
+    """Read a request and its streams; it is incomplete if its sender has ended."""
     received, ending = b"", time.monotonic() + _PATIENCE_S
     with contextlib.suppress(OSError):  # it has ended, or is silent
         received, descriptors, _, _ = socket.recv_fds(asking, 1 << 16, _STREAMS)
@@ -157,7 +157,7 @@ def _received(asking: socket.socket, streams: list[int]) -> bytes:
 
 
 def _answer(asking: socket.socket) -> None:
-    """Say that this worker is there, or end it: Ray may have ended who asked, and awaits none."""
+    """Report this worker, or end it if Ray has ended the process that asked for it."""
     try:
         asking.send(b"1")
     except OSError:
@@ -165,7 +165,7 @@ def _answer(asking: socket.socket) -> None:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Run the program that was asked for as a new Python would, in this process."""
+    """Run the requested program in this process as a new Python would."""
     import numpy as np
 
     os.setpgid(0, 0)  # Ray ends a worker's group with it

@@ -1,4 +1,4 @@
-"""Handles to what actors have made, which moves to the driver's node before its node goes."""
+"""Handles to objects that actors made, which are moved off a node before it goes."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -22,23 +22,19 @@ class Stored:
 
 
 class Keeper:
-    """Knows the handles still in use to what actors have made, and so lies on their nodes."""
+    """Tracks the handles in use to objects that actors made, which lie on the actors' nodes."""
 
     def __init__(self) -> None:
         self._made: WeakSet[Stored] = WeakSet()
 
     def keep(self, reference: Any) -> Stored:
-        """Return a handle to what an actor has made."""
+        """Return a tracked handle to an object that an actor made."""
         stored = Stored(reference)
         self._made.add(stored)
         return stored
 
     def leave(self, nodes: Collection[str], stop: Callable[[], None]) -> int:
-        """Move what lies on nodes to the driver's.
-
-        Returns:
-            How many objects were moved.
-        """
+        """Move the objects on these nodes to the driver's node."""
         if not nodes:
             return 0
         gone, moved = set(nodes), 0
@@ -52,7 +48,7 @@ class Keeper:
         return moved
 
     def _move(self, stored: Stored) -> bool:
-        """Move one object; what is lost already is found out by whoever reads it."""
+        """Move one object; if it is lost, whoever reads it will notice."""
         try:
             stored.reference = ray.put(ray.get(stored.reference))
         except (ObjectLostError, RayActorError):

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> None:
-    """Wait for the end of standard input; until Ray is ready, its processes end with this one.
+    """Wait for the end of standard input; if it comes before Ray is ready, end Ray's processes too.
 
     Each line names a process of the driver's that has to end with it.
     """
@@ -69,7 +69,7 @@ def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> 
 
 
 def _end(processes: list[int]) -> None:
-    """Kill the driver's processes that have not ended in time: one that was stopped cannot."""
+    """Kill those of the driver's processes that have not ended in time, such as stopped ones."""
     ending = time.monotonic() + _END_S
     for process in processes:
         if not select.select([process], [], [], max(0.0, ending - time.monotonic()))[0]:
@@ -105,7 +105,7 @@ def _start(folder: SessionFolder) -> dict[str, str]:
 
 
 def _leave_out(node: Any) -> None:
-    """Leave out of a local Ray what it has no use for, and Ray's own 30 seconds for the start.
+    """Turn off what a local Ray does not need, and Ray's own limit of 30 seconds for its start.
 
     No autoscaler, no log monitor, no dashboard; the driver says how long the start may take.
     """

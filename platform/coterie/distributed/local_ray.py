@@ -1,4 +1,4 @@
-"""A local Ray in a process of its own, which starts while this one imports PyTorch."""
+"""A local Ray in a separate process, which starts while this one imports PyTorch."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ _RAYS = frozenset({"gcs_server", "raylet"})
 
 
 class LocalRay:
-    """The local Ray of this process: it stays until this process ends, however it ends.
+    """The local Ray of this process, which ends with this process.
 
     Its processes have a session of their own, so a Ctrl-C in the terminal does not reach them.
 
@@ -43,7 +43,7 @@ class LocalRay:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={
-                "RAY_worker_niceness": "0",  # Ray's own 15 would let all else here go before
+                "RAY_worker_niceness": "0",  # with Ray's 15, other processes starve the workers
                 **os.environ,
                 "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
                 "RAY_TMPDIR": str(temp_folder()),
@@ -56,13 +56,13 @@ class LocalRay:
 
     @classmethod
     def begin(cls) -> "LocalRay":
-        """Return the one that runs; start one if there is none."""
+        """Return the local Ray that runs, and start one if there is none."""
         if cls.running is None or cls.running.process.poll() is not None:
             cls.running = cls()
         return cls.running
 
     def wait(self, seconds: float) -> str:
-        """Wait until it has started.
+        """Wait until Ray has started.
 
         Returns:
             Its address.
@@ -76,11 +76,11 @@ class LocalRay:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal has ended the process that keeps Ray, which then runs on without it."""
+        """Whether the process that keeps Ray was killed, so that Ray runs without it."""
         return (self.process.poll() or 0) < 0
 
     def end(self) -> None:
-        """End Ray, without waiting for it; what is left of one that was killed is gone at once."""
+        """End Ray without waiting; if the process that keeps it was killed, end it from here."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         if self._folder is not None and self.process.poll() is not None:
@@ -89,7 +89,7 @@ class LocalRay:
             LocalRay.running = None
 
     def end_too(self, pid: int) -> None:
-        """Have Ray's process kill a process of this one's that does not end with it."""
+        """Have Ray's process kill a process that fails to end with this one."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # Ray has ended
             self.process.stdin.write(b"%d\n" % pid)
@@ -119,7 +119,7 @@ class LocalRay:
         )
 
     def _wait_for(self, output: IO[bytes], seconds: float) -> None:
-        """Wait for Ray's line; the process that starts Ray cannot see one of Ray's own die."""
+        """Wait for Ray's answer, and watch Ray's processes, whose death its starter cannot see."""
         ending = time.monotonic() + seconds
         while not select.select([output], [], [], _LOOK_S)[0]:
             if ended := [name for _, name, state in self._children() if state == "Z"]:
@@ -145,7 +145,7 @@ class LocalRay:
                     yield int(process.name), name, state
 
     def _kill(self) -> None:
-        """End what has begun to start; its folder is gone at the next start."""
+        """End a Ray that is starting; the next start removes its folder."""
         for pid in [*(pid for pid, _, _ in self._children()), self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

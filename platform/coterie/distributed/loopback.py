@@ -1,4 +1,4 @@
-"""A Ray for this machine and this user alone: on the loopback, behind a token of his own."""
+"""Keeps a local Ray to this machine and this user: on the loopback, behind the user's token."""
 
 import os
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import ray
 from coterie.distributed.ray_token import keep_token
 
 _ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With 0, Ray keeps to the loopback; the name is that of the systems where this is the default."""
+"""Ray keeps to the loopback if this is 0; its name is for systems where that is the default."""
 
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Let a Ray that is started or joined meanwhile keep to the loopback, as it does on macOS.
+    """Keep a Ray that is started or joined meanwhile to the loopback, as Ray does on macOS.
 
     Ray asks for a token by default, from a file that it would write for everybody to read.
     """

@@ -1,4 +1,4 @@
-"""A run's metrics at Ray's own exporters, which Prometheus reads and Grafana draws.
+"""A run's metrics in Ray's exporters, for Prometheus and Grafana.
 
 Ray puts `ray_` before each name. `deploy/grafana/coterie.json` draws all of them.
 """
@@ -28,11 +28,11 @@ _GAUGES = {
     "actors": ("Client actors of the run.", ("which",)),
 }
 _AGAIN_S = 5.0
-"""Ray drops a gauge that was not set for 20 seconds."""
+"""Seconds between updates: Ray drops a gauge that was not set for 20 seconds."""
 
 
 class RunMetrics(RunCallback):
-    """Sets a run's metrics in the driver; Ray's agent on its node exports them.
+    """Sets a run's metrics in the driver, and Ray's agent on the driver's node exports them.
 
     Totals are gauges, so that a total of 0 has a series too. A thread sets all of them again every
     few seconds until `close`, as long as a round may take.

@@ -1,4 +1,4 @@
-"""The cluster's nodes: which are about to go, whether more can come, and which one has an actor."""
+"""The cluster's nodes: which are about to go, whether more can come, and where an actor is."""
 
 import json
 from typing import Any
@@ -11,28 +11,28 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.experimental.internal_kv import _internal_kv_get
 
 _NAMELESS = "node_"
-"""What Ray puts before the id of a node that no autoscaler has started."""
+"""Ray's prefix of the ids of nodes that no autoscaler has started."""
 
 
 def live_nodes() -> list[dict[str, float]]:
-    """Return the resources of each node that stays."""
+    """Return the resources of each node that is not about to go."""
     gone = leaving()
     return [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in gone]
 
 
 def leaving() -> frozenset[str]:
-    """Return the ids of the nodes that are drained, as before the end of a spot machine."""
+    """Return the ids of nodes that are being drained, such as spot machines before their end."""
     return frozenset(state.get_draining_nodes())
 
 
 def node_of(actor: Any) -> str | None:
-    """Return the id of the node that has an actor; None if the actor is not alive."""
+    """Return the id of an actor's node; None if the actor is not alive."""
     known = state.actor_table(actor._actor_id.hex())
     return known["Address"]["NodeID"] if known.get("State") == "ALIVE" else None
 
 
 def autoscales() -> bool:
-    """Whether an autoscaler, Ray's first or second, adds nodes to the cluster on demand.
+    """Return whether an autoscaler, of Ray's first or second version, adds nodes on demand.
 
     A cluster without one has a monitor too, which gives each node a type of its own.
     """

@@ -1,4 +1,4 @@
-"""Actors that predict a stream of new samples with a finished run's model, for `coterie predict`.
+"""Actors that predict a stream of new samples with a run's model, for `coterie predict`.
 
 Predictions inside a run are made by its `ClientActor`s, through `execution/predictor.py`.
 """
@@ -25,7 +25,7 @@ _AHEAD = 2
 
 
 class PredictionActor:
-    """Holds the model, on its share of CPUs and GPUs."""
+    """A model on an actor's share of CPUs and GPUs."""
 
     def __init__(
         self, model: nn.Module, accelerator: Accelerator, threads: int, gpus: float
@@ -84,11 +84,7 @@ class PredictionActors:
         wait_until_ready(self.actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
-        """Predict in order, with at most two batches per actor under way.
-
-        Raises:
-            RunError: If more than `max_actor_restarts` actors die.
-        """
+        """Predict in order, with at most two batches per actor at a time."""
         waiting: deque[tuple[int, SampleBatch, Any]] = deque()
         for number, batch in enumerate(batches):
             actor = number % len(self.actors)

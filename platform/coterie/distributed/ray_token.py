@@ -1,4 +1,4 @@
-"""The token that a local Ray asks for: its user's own, which nobody else can read."""
+"""The token that a local Ray asks for, in a file that only its user can read."""
 
 import os
 import secrets
@@ -10,7 +10,7 @@ _GIVEN = frozenset({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"})
 
 
 def keep_token() -> None:
-    """Make a token if there is none, in a file that its owner alone can read.
+    """Make a token if there is none, in a file that only its owner can read.
 
     Without a home folder that can be written to, the token is in this process's environment alone.
     """
@@ -26,7 +26,7 @@ def keep_token() -> None:
 
 
 def _hide(path: Path) -> None:
-    """Write the token's file, or take others' access from one that is there."""
+    """Write the token's file, or remove other users' access to an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,4 +1,4 @@
-"""CPUs and GPUs for whole runs side by side: what there is, what a run needs, what is free."""
+"""CPUs and GPUs for several runs at once: the total, what a run needs, and what is free."""
 
 import math
 import os
@@ -47,7 +47,7 @@ def capacity(cluster: ClusterConfig) -> Resources:
 
 
 def need(config: RunConfig, held: Resources) -> Resources:
-    """Return what a run needs of the amounts held; all of them if its size is unknown."""
+    """Return what a run needs; everything if its size is unknown."""
     cluster = config.cluster
     if cluster.backend == "serial":
         gpus = float(config.accelerator != "cpu")
@@ -74,7 +74,7 @@ def _names(count: int) -> list[str]:
 
 
 def _count(cluster: ClusterConfig, gpus: float) -> int:
-    """Return how many GPUs an amount takes, in slices none of which spans two GPUs."""
+    """Return how many GPUs an amount takes, in shares none of which spans two GPUs."""
     slice_ = cluster.gpus_per_client if cluster.backend == "ray" else 1.0
     if not 0 < slice_ < 1:
         return math.ceil(gpus - _ROUNDING)
@@ -84,7 +84,7 @@ def _count(cluster: ClusterConfig, gpus: float) -> int:
 
 @dataclass
 class RunResources:
-    """Reserves CPUs and GPUs for whole runs, place by place.
+    """Reserves CPUs and GPUs for whole runs, separately for each place.
 
     A Ray cluster assigns GPUs itself. On this machine every run would use the first GPU, so each
     is given GPUs of its own.
@@ -98,11 +98,7 @@ class RunResources:
     _taken: dict[int, tuple[str, Resources]] = field(default_factory=dict)
 
     def take(self, run: int, config: RunConfig) -> bool:
-        """Reserve what a run needs, if it is free; one run alone may always start.
-
-        Returns:
-            Whether the run may start.
-        """
+        """Reserve what a run needs, if it is free; a single run may always start."""
         limited = self.limit is not None
         if self.limit is not None and len(self._taken) >= self.limit:
             return False
@@ -122,7 +118,7 @@ class RunResources:
         return True
 
     def environment(self, run: int) -> dict[str, str]:
-        """Return environment variables for a run's process: its GPUs, if it has any."""
+        """Return environment variables that give a run's process its GPUs."""
         _, amounts = self._taken[run]
         given = [kind for kind in amounts if kind not in {"CPU", "GPU"}]
         return {_VISIBLE: ",".join(given)} if given else {}

@@ -1,4 +1,4 @@
-"""The folder of a local Ray: for its user alone, with a name that nobody can foresee.
+"""The folder of a local Ray: for its user alone, with a name that cannot be guessed.
 
 Ray makes the folders in it for everybody to write into. Whoever may do that can lead its logs to
 files of the user, take its sockets' places and change the code that it is about to run.
@@ -26,13 +26,13 @@ _RAYS = "ray"
 SOCKET = "socket"
 """The file of a socket: the folder is in use as long as somebody listens on it."""
 _LEAST = 32 * 2**20
-"""Bytes of room for Ray's logs; without them it fails in ways that do not tell why."""
+"""Bytes of room for Ray's logs, without which Ray fails without saying why."""
 _NEW_S = 10.0
-"""A folder so young may be one that another process is just making."""
+"""Seconds in which another process may just be making a new folder."""
 
 
 class SessionFolder:
-    """A new folder, which is this process's until it ends, however it ends.
+    """A new folder, which is removed when this process ends.
 
     Attributes:
         path: Where it is, see `temp_folder`.
@@ -40,7 +40,7 @@ class SessionFolder:
     """
 
     def __init__(self) -> None:
-        """Make it, and remove what others of this user have left.
+        """Make the folder, and remove this user's abandoned ones.
 
         Raises:
             ConfigError: If no folder is short enough for sockets.
@@ -54,7 +54,7 @@ class SessionFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """End what still runs from it, and remove all but its logs: the next start does."""
+        """End what still runs from the folder, and remove all but its logs."""
         _end_processes(self.path)
         for session in self.rays.glob("session_*"):
             for part in [] if session.is_symlink() else session.iterdir():
@@ -63,11 +63,7 @@ class SessionFolder:
 
 
 def new_folder() -> Path:
-    """Make a folder, in which `SOCKET` may tell that it is in use.
-
-    Raises:
-        RunError: As for `SessionFolder`.
-    """
+    """Make a folder whose socket `SOCKET` tells that it is in use."""
     root = _root()
     if told := no_room(root):
         raise RunError(f"Ray cannot start: {told}.")
@@ -75,7 +71,7 @@ def new_folder() -> Path:
 
 
 def no_room(folder: Path) -> str:
-    """Return the end of a sentence if a folder is too full for Ray, with what to do about it."""
+    """Return the end of a sentence, with a remedy, if a folder has too little room for Ray."""
     free = shutil.disk_usage(folder).free if folder.is_dir() else _LEAST
     if free >= _LEAST:
         return ""
@@ -105,7 +101,7 @@ def _root() -> Path:
 
 
 def _left(root: Path) -> Iterator[Path]:
-    """Return the folders of this user whose process has ended."""
+    """Return this user's folders whose process has ended."""
     for path in root.glob(f"{_PREFIX}????????"):
         with contextlib.suppress(OSError):
             status = path.lstat()

@@ -1,4 +1,4 @@
-"""Starts a local Ray early, beside the driver's imports, and lets its actors share them.
+"""Starts a local Ray early, beside the driver's imports, and shares these with its actors.
 
 The driver's imports take some seconds, and so does a local Ray. Neither needs the other, so Ray
 starts first, in a process of its own.
@@ -19,7 +19,7 @@ def begin_local_ray(config: ClusterConfig) -> None:
 
 
 def share_imports(config: ClusterConfig) -> None:
-    """Let the actors of a local Ray share what this process has imported, which Ray is not of."""
+    """Let a local Ray's actors share this process's imports; Ray itself must not be among them."""
     if _local(config):
         start_fork_server()
 

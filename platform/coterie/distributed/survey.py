@@ -1,4 +1,4 @@
-"""Surveys node-local data: a task on each node-local client's node describes the data there."""
+"""Surveys node-local data by a task on each client's node."""
 
 import ray
 

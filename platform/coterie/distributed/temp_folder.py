@@ -12,15 +12,11 @@ _INSIDE = len(
     "/coterie-01234567/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
 )
 _LONGEST = _LONGEST_SOCKET - _INSIDE
-"""Characters of the folder, so that the addresses of Ray's sockets are short enough."""
+"""Longest path of the folder, in characters, for which Ray's socket addresses are short enough."""
 
 
 def temp_folder() -> Path:
-    """Choose a writable folder whose path is short enough for sockets: TMPDIR if it is one.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Choose a writable folder with a path short enough for sockets: TMPDIR if that fits."""
     given = [os.environ[name] for name in _GIVEN if os.environ.get(name)]
     for folder in (*given, *_USUAL):
         whole = Path(folder).absolute()

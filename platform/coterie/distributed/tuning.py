@@ -24,11 +24,11 @@ from coterie.errors import reason
 
 _ROUND, _VALUE = "round", "objective"
 _NEVER = 10**9
-"""Rounds after which ASHA would end every trial."""
+"""A number of rounds after which ASHA would end every trial."""
 _LITTLE = 0.001
-"""What a trial takes of the resource that only the driver's node has."""
+"""Share of the resource that only the driver's node has, which each trial takes."""
 _LOST = 2
-"""Times that a trial whose Ray process was lost begins again, from its checkpoint."""
+"""Times that a trial starts again from its checkpoint after its Ray process was lost."""
 _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -41,7 +41,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a trial reports.
+    """A trial's report.
 
     Attributes:
         value: The objective after it; None if it was not measured.
@@ -56,7 +56,7 @@ class Report:
 
 
 class Trial(Protocol):
-    """A trial under way, in a process of Ray's."""
+    """A running trial, in a process that Ray started."""
 
     def next(self) -> Report:
         """Wait for the next report."""
@@ -66,7 +66,7 @@ class Trial(Protocol):
 
 
 class Listener(Protocol):
-    """Is told about the trials by their names."""
+    """Receives news of the trials by their names."""
 
     def started(self, name: str) -> None:
         """Note that a trial has started."""
@@ -75,15 +75,15 @@ class Listener(Protocol):
         """Note that a trial has reported; the last report has an exit code."""
 
     def stopped(self, name: str, round_: int) -> None:
-        """ASHA stops a trial after this round."""
+        """Note that ASHA stops a trial after this round."""
 
     def step(self) -> None:
-        """Note that some time has passed; an exception ends the search."""
+        """Do nothing by default, about once a second; an exception ends the search."""
 
 
 @contextmanager
 def ray_for_trials(config: ClusterConfig) -> Iterator[None]:
-    """Connect to the trials' cluster, or start a local Ray for Tune alone.
+    """Connect to the trials' cluster, or start a local Ray just for Tune.
 
     A local Ray listens on the loopback, where no other driver can join it; trials without a cluster
     start their own, as runs of a comparison do.
@@ -110,7 +110,7 @@ def run_trials(
     parallel: int,
     gpu: bool,
 ) -> None:
-    """Run trials by Ray Tune, each in a process of the driver's node.
+    """Run trials by Ray Tune, each as a process on the driver's node.
 
     Args:
         names: The trials that have to run.
@@ -144,7 +144,7 @@ def run_trials(
 
 
 class _Followed(tune.Trainable):  # type: ignore[misc]
-    """A trial as Tune sees it: each step is a report."""
+    """A trial in Ray Tune's terms, with one report per step."""
 
     def setup(self, config: Mapping[str, Any], begin: Callable[[str], Trial]) -> None:
         self._trial = begin(config["trial"])
@@ -159,7 +159,7 @@ class _Followed(tune.Trainable):  # type: ignore[misc]
 
 
 class _Told(tune.Callback):  # type: ignore[misc]
-    """Tells a listener what Tune reports."""
+    """Passes Ray Tune's callbacks on to a listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -187,7 +187,7 @@ class _Told(tune.Callback):  # type: ignore[misc]
 def _asha(
     grace: int, reduction: float, mode: str, history: Mapping[str, Sequence[Report]]
 ) -> ASHAScheduler:
-    """Return a scheduler that knows what the trials have reported before."""
+    """Return an ASHA scheduler that knows earlier reports of the trials."""
     asha = ASHAScheduler(
         time_attr=_ROUND,
         metric=_VALUE,
@@ -206,7 +206,7 @@ def _asha(
 
 
 def _place(*, gpu: bool) -> dict[str, float]:
-    """Return what a trial takes.
+    """Return the resources of a trial.
 
     Its driver's node, where the run directories are, and perhaps a GPU.
     """
@@ -222,7 +222,7 @@ def _place(*, gpu: bool) -> dict[str, float]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables meanwhile."""
+    """Set environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Waits for actors, several times a second interrupted by a check whether to stop."""
+"""Waits for actors, and checks several times a second whether to stop."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from coterie.errors import RunError, printable
 
 _POLL_S = 0.2
 _SETTLE_S = 10.0
-"""Once enough actors are ready, how long after the last one to wait for a further one."""
+"""Seconds to wait for further actors after the last one, once enough are ready."""
 _SAY_S = 5.0
 
 
@@ -80,7 +80,7 @@ def wait_until_ready(
 
 
 def raise_if_dead(reference: Any) -> None:
-    """Look at the result of an actor's `ready`, which has arrived.
+    """Raise if an actor that was started has died instead of becoming ready.
 
     Raises:
         Exception: The error of the actor's set-up, unwrapped.

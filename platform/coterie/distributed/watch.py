@@ -1,4 +1,4 @@
-"""Notices that a Ray cluster is gone, before Ray ends the driver for it without a word."""
+"""Notices that a Ray cluster is gone, before Ray ends the driver without a message."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ from coterie.errors import RunError, reason
 _EVERY_S = 1.0
 _ANSWER_S = 1.0
 _MISSES = 3
-"""Times in a row that nothing answers until the cluster counts as gone; Ray waits a minute."""
+"""Unanswered checks in a row until the cluster counts as gone; Ray waits for a minute."""
 
 
 class ClusterWatch:
@@ -62,7 +62,7 @@ class ClusterWatch:
             self._look_once()
 
     def _look_once(self) -> None:
-        """Look, unless that is under way: what looks may take long, and checks meanwhile."""
+        """Check the cluster in a thread, unless a check is running: it may take long."""
         if not self._looking:
             self._looking = True
             try:
@@ -73,13 +73,13 @@ class ClusterWatch:
 
 @contextmanager
 def as_run_error() -> Iterator[None]:
-    """Turn an error of Ray itself, such as a full object store, into one sentence."""
+    """Return an error of Ray itself, such as a full object store, as one sentence."""
     try:
         yield
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise RunError(
-            f"Ray's object store is full, and so is the disk with {_session()}, where the rest "
-            "goes; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
+            f"Ray's object store is full, and so is the disk with {_session()}, to which it "
+            "spills; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
             "resume=true."
         ) from error
     except RayError as error:
@@ -92,5 +92,5 @@ def as_run_error() -> Iterator[None]:
 
 
 def _session() -> Path:
-    """Return the folder of the Ray that this process is connected to."""
+    """Return the session folder of the Ray that this process is connected to."""
     return Path(ray._private.worker._global_node.get_session_dir_path())

@@ -1,1 +1,1 @@
-"""Evaluate a model: metrics and figures as pure functions, and the evaluators that call them."""
+"""Evaluates a model by metrics and figures, which are pure functions, and their evaluators."""

@@ -1,7 +1,7 @@
-r"""What all figures share: one drawing context, palette, markers, ticks, and how one is written.
+r"""The common style of all figures: drawing context, palette, markers, ticks, and files.
 
 A figure looks the same whatever the user's matplotlibrc or notebook says, and text is drawn as it
-is: `$`, `_`, `^` and `\` in the name of a class are no mathematics.
+is: `$`, `_`, `^` and `\` in the name of a class are not mathematics.
 """
 
 import functools
@@ -67,9 +67,9 @@ NAME = 32
 """Characters of a name in a figure."""
 
 _KEPT = ("backend", "interactive", "toolbar", "timezone", "keymap.", "webagg.", "docstring.")
-"""Settings that stay the user's: they are about windows."""
+"""Settings of the user that stay, since they are about windows."""
 _FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS")
-"""Fonts by preference; matplotlib brings the first, and the others fill in what it lacks."""
+"""Fonts by preference; matplotlib has the first, and the others supply missing characters."""
 _STEPS = (1, 2, 5)
 
 ParametersT = ParamSpec("ParametersT")
@@ -81,7 +81,7 @@ _lock = threading.RLock()  # matplotlib's settings are global
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw with matplotlib's own settings, whatever the user's are, and put theirs back."""
+    """Draw with matplotlib's own settings, and restore the user's afterwards."""
     with _lock, mpl.rc_context(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         defaults = mpl.rcParamsDefault
@@ -95,7 +95,7 @@ def drawing() -> Iterator[None]:
 
 
 def drawn(draw: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT]:
-    """Make a function draw in `drawing`."""
+    """Make a function draw within `drawing`."""
 
     @functools.wraps(draw)
     def within(*args: ParametersT.args, **kwargs: ParametersT.kwargs) -> ResultT:
@@ -107,7 +107,7 @@ def drawn(draw: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT
 
 @contextmanager
 def guarded(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Go on where a figure cannot be drawn: tell it in a sentence, and leave no half of it."""
+    """Continue if a figure cannot be drawn: say so in a sentence, and delete an incomplete file."""
     try:
         yield
     except InterruptedRunError:
@@ -129,18 +129,18 @@ def _tell_of_glyphs() -> None:
 
 
 def style(number: int) -> tuple[str, str]:
-    """Colour and marker of a group: ten colours with one marker, then the next marker."""
+    """Return a group's colour and marker: ten colours with one marker, then with the next."""
     return COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
 
 
 def label(name: object) -> str:
-    """Return a name as a figure shows it: in one line, printable, and not too long."""
+    """Return a name as figures show it: one line, printable, and not too long."""
     text = printable(str(name))
     return text if len(text) <= NAME else f"{text[: NAME - 1]}…"
 
 
 def ticks(names: Sequence[object], most: int) -> tuple[list[int], list[str]]:
-    """Places and labels of at most `most` ticks, a round step apart."""
+    """Return places and labels of at most `most` ticks, a round step apart."""
     step = tick_step(len(names), most)
     places = list(range(0, len(names), step))
     return places, [label(names[place]) for place in places]
@@ -161,7 +161,7 @@ class Drawing(Figure):
 
     @drawn
     def savefig(self, *args: Any, **kwargs: Any) -> None:
-        """Write it with the settings that it was drawn with."""
+        """Write the figure with the settings that it was drawn with."""
         super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> bytes:
@@ -181,7 +181,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: Path, about: str = "", dpi: int = 200) -> Path:
-    """Write the figure as PNG, make folders as needed, and return the path.
+    """Write the figure as PNG, and return the path; folders are made as needed.
 
     `about` says what was run: it stands below the figure, and in the file as its description.
     """

@@ -1,4 +1,4 @@
-"""How far representations of different classes are apart, and those of one class."""
+"""Distances between representations of different classes, relative to those within a class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ Distances = NDArray[np.float64]
 
 
 class ClassSeparation(Metric):
-    """Mean distance of pairs of two classes over that of pairs of one class: CF-CL, figure 4.
+    """Mean distance between classes over the mean distance within one: CF-CL, figure 4.
 
     It is one number of `class_distances`, above 1 if classes are apart, and the representation's
     scale does not matter. NaN if there are no two classes, or no class has two samples.
@@ -32,7 +32,7 @@ class ClassSeparation(Metric):
         assignments: NDArray[np.int64] | None,
         labels: NDArray[np.int64],
     ) -> float:
-        """See `Metric`."""
+        """Return the ratio; see `Metric`."""
         sums, pairs = _pairs(embedding, labels)
         same = np.eye(len(sums), dtype=bool)
         within, between = (
@@ -43,7 +43,7 @@ class ClassSeparation(Metric):
 
 
 def class_distances(embedding: Tensor, labels: NDArray[np.int64]) -> Distances:
-    """Return the mean Euclidean distance of the pairs of each two classes, symmetric (C, C).
+    """Return the mean Euclidean distance between each pair of classes, symmetric (C, C).
 
     Samples are not paired with themselves. NaN where there is no pair.
 
@@ -93,9 +93,6 @@ def class_distances_figure(
         path: Where to write the PNG.
         seed: Of the draw of samples.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(labels >= 0))[:_SAMPLE])
     found = class_distances(embedding[torch.from_numpy(rows)], labels[rows])

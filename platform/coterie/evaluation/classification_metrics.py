@@ -31,17 +31,13 @@ class ClassificationScores:
 
 
 def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> ClassificationScores:
-    """Accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
+    """Return accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
     f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
     return ClassificationScores(acc=float((predicted == y).double().mean()), f1_macro=float(f1))
 
 
 def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
-    """Refuse features that are not finite (n, d) or labels that are not integers in 0..classes−1.
-
-    Raises:
-        DataError: With the name, the offending value and what is expected.
-    """
+    """Refuse features that are not finite (n, d) or labels other than integers in 0..classes−1."""
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or len(x) == 0:
         raise DataError(
             f"{name} features {tuple(x.shape)} and labels {tuple(y.shape)}: give (n, d) and (n,)."
@@ -59,7 +55,7 @@ def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
 
 
 def f1_and_auroc(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
-    """F1 scores and areas under ROC curves of one pool of predictions.
+    """Return F1 scores and areas under ROC curves of one pool of predictions.
 
     "f1_macro" and "f1_weighted" of the most probable classes; "auroc_ovr_macro",
     "auroc_ovr_weighted", "auroc_ovo_macro" and "auroc_ovo_weighted" (Hand and Till, 2001) of the
@@ -103,7 +99,7 @@ def _areas(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]
 
 
 def _pair_area(probabilities: Floats, labels: NDArray[np.int64], a: int, b: int) -> float:
-    """Mean of two areas: class a against b by a's probability, and b against a by b's."""
+    """Return the mean of two areas: a against b by a's probability, and b against a by b's."""
     rows = (labels == a) | (labels == b)
     chosen, own = probabilities[rows], labels[rows]
     return (_area(own == a, chosen[:, a]) + _area(own == b, chosen[:, b])) / 2

@@ -1,4 +1,4 @@
-"""Assign samples to clusters: by the model's head, or by one found in its representations."""
+"""Assigns samples to clusters, by the model's head or one fitted to its representations."""
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from coterie.networks.prototypes import UnitPrototypes
 _ROWS = 16384
 """Rows per block."""
 _PROTOTYPES, _FEWEST, _NEIGHBOURS = 2000, 12, 15
-"""Prototypes, samples for each of them at least, and their neighbours in the graph."""
+"""Prototypes, the fewest samples for each, and their neighbours in the graph."""
 
 
 def assign_clusters(
     prediction: Prediction, clusters: int, seed: int, clustering: Clustering = "kmeans"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], nn.Module | None]:
-    """Assign each sample to its most probable cluster; a model without a head gets one first.
+    """Assign each sample to its most probable cluster; a model without a head is given one.
 
     Args:
         prediction: Embeddings and, if the model has a head, cluster probabilities of n samples.
@@ -51,7 +51,7 @@ def _centroids(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
 
 
 def _prototypes(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
-    """Many centroids of unit-length representations, and the cut of their graph."""
+    """Return many centroids of unit-length representations, and the cut of their graph."""
     points = normalize(embedding.float(), dim=1)
     many = min(_PROTOTYPES, len(points) // _FEWEST)
     means = kmeans(points, many, seed=seed, restarts=1, iterations=20)

@@ -1,4 +1,4 @@
-"""The figure that a user of clusters looks at: how large each is, how sure, and what is in it."""
+"""The figure of a run's clusters: their sizes, confidence, and mean images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from coterie.contract.data import Samples
 from coterie.evaluation.canvas import COLOURS, Axes, Figure, blank, drawn, save
 
 FEWEST = 10
-"""Samples that a mean image stands for, at least: no sample of a client is shown."""
+"""The fewest samples behind a mean image, so that no client's sample is shown."""
 _ACROSS = 8
-"""Mean images of a cluster."""
+"""Mean images per cluster."""
 _MOST = 1000
-"""Samples of a cluster that its mean images are made of."""
+"""Most samples of a cluster behind its mean images."""
 _ROWS = 30
-"""Clusters that are drawn, the largest."""
+"""Number of clusters that are drawn, the largest ones."""
 _SAMPLE = 1000
 """Samples of the silhouette."""
 _NUMBERS = range(2, 21)
@@ -29,7 +29,7 @@ _NUMBERS = range(2, 21)
 
 @dataclass(frozen=True)
 class Clustered:
-    """Samples and what was found about them.
+    """Samples with their clusters.
 
     Attributes:
         embedding: Representations (n, d).
@@ -45,7 +45,7 @@ class Clustered:
 
 @drawn
 def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") -> Path:
-    """Draw a row for each cluster, and the silhouette of other numbers of clusters. No label.
+    """Draw a row per cluster, and the silhouette of other numbers of clusters, without labels.
 
     A row has the cluster's number of samples, their mean confidence and, of images, the means of
     up to eight groups of at least ten similar samples. The silhouette (Rousseeuw, 1987) is that of
@@ -64,7 +64,7 @@ def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") 
 
 
 def _draw_rows(figure: Figure, found: Clustered, drawn: Sequence[int], seed: int | None) -> None:
-    """Sizes and confidence of these clusters; their mean images if there is a seed."""
+    """Draw sizes and confidence of these clusters, and their mean images if there is a seed."""
     grid = figure.subplots(len(drawn), 1 + (0 if seed is None else _ACROSS), squeeze=False)
     largest = max(int((found.assignments == cluster).sum()) for cluster in drawn)
     for row, cluster in zip(grid, drawn, strict=True):
@@ -88,7 +88,7 @@ def _draw_rows(figure: Figure, found: Clustered, drawn: Sequence[int], seed: int
 def mean_images(
     found: Clustered, members: NDArray[np.int64], seed: int
 ) -> list[NDArray[np.float64]]:
-    """Means of groups of similar samples of a cluster, the largest group first.
+    """Return means of groups of similar samples of a cluster, the largest group first.
 
     Args:
         found: The samples with their clusters.

@@ -19,7 +19,7 @@ Average = Literal["arithmetic", "geometric"]
 
 
 def accuracy(table: Table) -> float:
-    """Clustering accuracy: the share of samples whose cluster is matched to their class.
+    """Return the clustering accuracy: the share of samples whose cluster is matched to their class.
 
     ACC = max over one-to-one matchings m of Σ_i table[i, m(i)] / n. Samples of unmatched clusters
     count as wrong.
@@ -35,7 +35,7 @@ def accuracy(table: Table) -> float:
 
 
 def nmi(table: Table, average: Average = "arithmetic") -> float:
-    """Normalised mutual information I(cluster; class) / mean(H(cluster), H(class)).
+    """Return normalised mutual information I(cluster; class) / mean(H(cluster), H(class)).
 
     As in scikit-learn: one cluster and one class give 1; otherwise no information gives 0, so a
     single cluster over several classes, or several clusters of a single class, gives 0.
@@ -43,9 +43,6 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
     Args:
         table: Counts (clusters, classes).
         average: The mean of the entropies.
-
-    Raises:
-        DataError: If the table is not one of counts, or holds no sample, or `average` is unknown.
     """
     if average not in ("arithmetic", "geometric"):
         raise DataError(f"average={average}: choose arithmetic or geometric.")
@@ -64,7 +61,7 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
 
 
 def ari(table: Table) -> float:
-    """Return adjusted Rand index: agreement of pairs of samples, corrected for chance.
+    """Return the adjusted Rand index: agreement of pairs of samples, corrected for chance.
 
     With a pairs together in both, b only in the clusters, c only in the classes, d in neither:
     2(ad − bc) / ((a + b)(b + d) + (a + c)(c + d)). As in scikit-learn, b = c = 0 gives 1, which
@@ -72,9 +69,6 @@ def ari(table: Table) -> float:
 
     Args:
         table: Counts (clusters, classes).
-
-    Raises:
-        DataError: If the table is not one of counts, or holds no sample.
     """
     total = _total(table)
     # Python integers: products of pair counts exceed 64 bits from about 10⁵ samples.
@@ -91,7 +85,7 @@ def ari(table: Table) -> float:
 
 
 def kappa(table: Table) -> float:
-    """Cohen's kappa of the classes and the clusters' matched classes: (p_o − p_e) / (1 − p_e).
+    """Return Cohen's kappa of classes and the clusters' matched classes: (p_o − p_e) / (1 − p_e).
 
     p_o is the accuracy and p_e the agreement expected from independent marginals. Samples of an
     unmatched cluster have a predicted label of their own, which agrees with no class. Where kappa
@@ -100,9 +94,6 @@ def kappa(table: Table) -> float:
 
     Args:
         table: Counts (clusters, classes).
-
-    Raises:
-        DataError: If the table is not one of counts, or holds no sample.
     """
     total = _total(table)
     predicted, true = table.sum(axis=1), table.sum(axis=0)
@@ -158,11 +149,11 @@ def _matched(table: Table) -> int:
 
 
 def _entropy(p: NDArray[np.float64]) -> float:
-    """−Σ p log p in nats."""
+    """Return −Σ p log p in nats."""
     present = p[p > 0]
     return float(-(present * np.log(present)).sum())
 
 
 def _pairs(counts: NDArray[np.int64]) -> int:
-    """Σ count (count − 1) / 2."""
+    """Return Σ count (count − 1) / 2."""
     return sum(count * (count - 1) // 2 for count in counts.tolist())

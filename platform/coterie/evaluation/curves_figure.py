@@ -27,11 +27,7 @@ def curves_figure(
     boundaries: Mapping[str, int] | None = None,
     about: str = "",
 ) -> Path:
-    """Write `draw_curves` as PNG; folders are made as needed.
-
-    Raises:
-        DataError: If there is no curve to draw.
-    """
+    """Write `draw_curves` as PNG; folders are made as needed."""
     return save(draw_curves(series, boundaries), path, about)
 
 
@@ -101,12 +97,12 @@ def _by_stage(losses: Mapping[str, Curve], stages: Mapping[str, int]) -> list[Pa
 
 
 def _within(round_: int, first: int, after: int | None, number: int) -> bool:
-    """Whether a round belongs to the stage that begins at `first`; earlier ones are the first's."""
+    """Return whether a round is of the stage that begins at `first`; earlier rounds are, too."""
     return (number == 0 or round_ >= first) and (after is None or round_ < after)
 
 
 def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -> None:
-    """Lines with about ten markers each."""
+    """Draw lines with about ten markers each."""
     lines = []
     for number, (name, curve) in enumerate(curves.items()):
         rounds, values = (np.array(part, dtype=np.float64) for part in zip(*curve, strict=True))
@@ -135,7 +131,7 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -
 
 
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
-    """Write the name of each stage above its first round, and a line before each but the first."""
+    """Write each stage's name above its first round, and draw a line before each but the first."""
     top = axes.get_xaxis_transform()
     axes.set_xlim(axes.get_xlim())  # a mark does not move the edge that the first name stands on
     left = axes.get_xlim()[0]

@@ -17,8 +17,8 @@ def build_metrics(config: EvaluationConfig) -> tuple[Metric, ...]:
         metric: Metric = build_target(f"evaluation.metrics[{number}]", section, (Metric,))
         if metric.name in built:
             raise ConfigError(
-                f"evaluation.metrics[{number}]: custom/{metric.name} is the name of another one, "
-                "and only one number can have it; measure them in two runs of coterie evaluate."
+                f"evaluation.metrics[{number}]: custom/{metric.name} is also the name of another "
+                "metric; measure them in two runs of coterie evaluate."
             )
         built[metric.name] = metric
     return tuple(built.values())

@@ -96,7 +96,7 @@ def _check_embedding(
 
 
 def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """t-SNE coordinates (n, 2); all zero if the vectors are all but equal."""
+    """Return t-SNE coordinates (n, 2); all zero if the vectors are nearly equal."""
     # Half a second, which a run without figures need not wait for.
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -137,7 +137,7 @@ def _groups(
     assignments: NDArray[np.integer[Any]] | None,
     class_names: Sequence[str],
 ) -> list[_Panel]:
-    """Return the panels: by true class and by cluster, as far as they are known."""
+    """Return the panels, by true class and by cluster, as far as these are known."""
     panels: list[_Panel] = []
     classes, matched = len(class_names), {}
     if labels is not None:
@@ -165,7 +165,7 @@ def _scatter(
     names: Sequence[str],
     styles: Sequence[int],
 ) -> None:
-    """Points by group; up to 20 groups are named in place and in a legend beside the panel."""
+    """Draw points by group; up to 20 groups are named in place and in a legend."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     if len(names) > _NAMED:
@@ -199,7 +199,7 @@ def _scatter(
 def _scatter_unnamed(
     axes: Axes, points: NDArray[np.float64], groups: NDArray[np.int64], styles: Sequence[int]
 ) -> None:
-    """Points of many groups, all of one marker at once."""
+    """Draw points of many groups, all with one marker."""
     looks = [style(number) for number in styles]
     for marker in dict.fromkeys(marker for _, marker in looks):
         rows = np.array([looks[group][1] == marker for group in groups.tolist()])

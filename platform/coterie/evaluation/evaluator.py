@@ -1,4 +1,4 @@
-"""Evaluate server states: predict on the backend, then score with pure functions."""
+"""Scores server states: predicts on the backend, then calls pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -71,7 +71,7 @@ class Evaluator(Scorer):
         return "test" if self._tests else "train"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Metrics on a fixed sample of the labelled data.
+        """Return metrics on a fixed sample of the labelled data.
 
         For a clustering "acc", "nmi", "ari" and "kappa", unless k-means needs more samples than are
         labelled. For a classifier "acc" and "f1_macro", on the test set if there is one, or the
@@ -84,7 +84,7 @@ class Evaluator(Scorer):
         return {**self._quick_labelled(server), **probes, **blind}
 
     def _quick_probes(self, server: ServerState) -> dict[str, float]:
-        """Scores of the probes that are wanted between rounds, on a fixed sample."""
+        """Return scores of the probes that are due between rounds, on a fixed sample."""
         linear, knn = self.config.linear_probe_between, self.config.knn_between
         if not (linear or knn):
             return {}
@@ -150,7 +150,7 @@ class Evaluator(Scorer):
         )
 
     def kmeans_baseline(self) -> dict[str, float]:
-        """Clustering metrics of k-means on the raw samples, computed once."""
+        """Return clustering metrics of k-means on the raw samples, computed once."""
         if self._baseline is None and self.labelled:
             assignments = raw_clusters(self.data.samples, self.clusters, self._seed)
             self._baseline = self._scores(assignments, self._labels)
@@ -172,13 +172,13 @@ class Evaluator(Scorer):
 
     @property
     def _tests(self) -> bool:
-        """Whether there is a test set of which a class is known."""
+        """Whether there is a test set with a known class."""
         labels = self.data.test_labels
         known = labels is not None and bool((labels >= 0).any())
         return self.data.test_samples is not None and known
 
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
-        """Metrics on the test set, or on a fifth of the training samples if there is none."""
+        """Return metrics on the test set, or on a fifth of the training samples without one."""
         metrics: dict[str, Mapping[str, float]] = {}
         if not self.labelled:
             return {}
@@ -231,7 +231,7 @@ class Evaluator(Scorer):
         return contingency(assignments[known], labels[known], clusters, classes)
 
     def _class_scores(self, prediction: Prediction, labels: NDArray[np.int64]) -> dict[str, float]:
-        """Classification metrics on the samples of known class."""
+        """Return classification metrics on the samples of known class."""
         if prediction.probabilities is None:
             raise ContractError("A classifier gave no probabilities; give its Clusterer a head.")
         known = torch.from_numpy(labels >= 0)

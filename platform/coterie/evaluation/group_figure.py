@@ -68,7 +68,7 @@ def _height(clients: int) -> float:
 
 
 def _by_round(rounds: Sequence[int], table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a column per round from the first to the last; −1 in rounds without participants."""
+    """Return a column per round from first to last; −1 for rounds without participants."""
     every = np.full((len(table), rounds[-1] - rounds[0] + 1), -1)
     every[:, np.array(rounds) - rounds[0]] = table
     return every

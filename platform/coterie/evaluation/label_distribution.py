@@ -19,7 +19,7 @@ _MAX_ROWS = 20
 _NAME = 16
 """Width of a client's name."""
 _ABREAST = 30
-"""Characters of clients' names that stand side by side below the figure."""
+"""Characters up to which clients' names are written side by side below the figure."""
 _Row = tuple[str, NDArray[np.float64]]
 """A row's label and its counts."""
 _ENDS = 8
@@ -43,7 +43,7 @@ def class_counts(
 
 
 def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
-    """In the mean over clients: "classes" with a sample, "classes_1%" with a hundredth of all.
+    """Return the mean number of a client's "classes", and of "classes_1%" with a hundredth of all.
 
     Orchestra (Lubana et al., 2022), table 4. "imbalance" is how many times as large as the smallest
     of these classes the largest one is, the imbalance ratio of CCFC's (Yan et al.) table 3.
@@ -76,7 +76,7 @@ def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tu
 
 
 def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
-    """Return the clients' names if the parts are the data's own clients, else none."""
+    """Return the clients' names if the parts are the data's own clients, else no names."""
     if data.owners is None:
         return ()
     owners = [np.unique(data.owners[part]).tolist() for part in parts]
@@ -125,7 +125,7 @@ def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str]) -
 
 
 def _lead_width(rows: list[_Row]) -> int:
-    """Width of the columns "client" and "samples", with a space after each."""
+    """Return the width of the columns "client" and "samples", with a space after each."""
     leads = ("client", *(lead for lead, _ in rows))
     return max(map(len, leads)) + 1 + len("samples ")
 
@@ -140,7 +140,7 @@ def _empty_table(counts: Counts) -> Table:
 
 
 def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
-    """Return the rows of the table; many clients' middle ones are replaced by their mean."""
+    """Return the table's rows; if there are many clients, one mean replaces the middle ones."""
 
     def one(client: int) -> _Row:
         name = shorten(label(names[client]), _NAME) if names else str(client)

@@ -129,7 +129,7 @@ def _batches(samples: int, batch_size: int, generator: torch.Generator) -> Itera
 def _descent(
     head: nn.Linear, optimizer: ProbeOptimizer, batch_size: int, lr: float | None, steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """Return the protocol's optimiser and its learning rate over `steps` steps."""
+    """Return the protocol's optimiser, with its learning rate over `steps` steps."""
     if optimizer == "adam":
         adam = torch.optim.Adam(head.parameters(), lr=3e-3 if lr is None else lr)
         return adam, ConstantLR(adam, factor=1.0)

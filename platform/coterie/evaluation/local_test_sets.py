@@ -1,4 +1,4 @@
-"""Test sets of the clients with their own class proportions, and the evaluator that uses them.
+"""Test sets with each client's class proportions, and the evaluator that uses them.
 
 CP-CFL's measure (Tun et al., section 4.1): "local testing sets that follow each client's data
 distribution by sampling from the testing portion of the dataset"; the test accuracy is the mean of
@@ -22,11 +22,7 @@ from coterie.execution.predictor import Chunk, join
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTestEvaluator:
-    """Scores every client's model on the client's own test set.
-
-    Attributes:
-        rows: Each client's rows of the test set.
-    """
+    """Scores every client's model on the client's own test set."""
 
     backend: Backend
     rows: Sequence[Indices]
@@ -34,7 +30,7 @@ class LocalTestEvaluator:
     batch_size: int
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Mean accuracy over clients, "acc"; F1 and AUROC over all clients' predictions together.
+        """Return mean accuracy over clients, "acc", and F1 and AUROC over all predictions together.
 
         See `f1_and_auroc` for the latter. A client without a test sample does not count.
         """

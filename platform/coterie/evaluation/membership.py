@@ -1,4 +1,4 @@
-"""Membership inference: how well a score tells training samples from others.
+"""Membership inference: how well a score separates training samples from others.
 
 A score is higher for samples that an attacker takes for members. Nothing is tuned on them: the area
 under the ROC curve takes every threshold. For single samples the true-positive rate at a
@@ -26,7 +26,7 @@ from coterie.networks.views import BLOCK, LazyViews
 from coterie.precision import unit_rows
 
 FALSE_POSITIVES = 0.01
-"""The rate at which the true positives count."""
+"""The false-positive rate at which true positives are counted."""
 _RESAMPLES = 1000
 _BLOCK = 100
 """Resamples that are ranked at a time."""
@@ -61,11 +61,14 @@ class Membership:
         low, high = self.auc_interval
         if low > 0.5:
             return (
-                "It tells training samples from others: of a random one of each, it takes the "
-                f"right one for the member in {100 * self.auc:.0f} % of the cases."
+                "It tells training samples from others: of one random sample of each kind, it "
+                f"picks the member in {100 * self.auc:.0f} % of the cases."
             )
         if high < 0.5:
-            return "Training samples have lower scores than others, so the two differ in kind."
+            return (
+                "Training samples have lower scores than others, so the two differ in more than "
+                "membership."
+            )
         return "It does not tell training samples from others: the interval holds 0.5, chance."
 
     def row(self) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def membership(members: NDArray[np.float64], others: NDArray[np.float64], seed: 
 def _resampled(
     members: NDArray[np.float64], others: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AUC and true-positive rate of each resample."""
+    """Return AUC and true-positive rate of each bootstrap resample."""
     areas, rates = [], []
     m, n = len(members), len(others)
     allowed = int(FALSE_POSITIVES * n)
@@ -108,7 +111,7 @@ def _resampled(
         drawn = rng.choice(members, (_BLOCK, m)), rng.choice(others, (_BLOCK, n))
         ranks = rankdata(np.concatenate(drawn, axis=1), axis=1)[:, :m].sum(axis=1)
         areas.append((ranks - m * (m + 1) / 2) / (m * n))
-        # Scores above this one are at most so many of the others'.
+        # At most this many of the others' scores are above this one.
         limit = np.sort(drawn[1], axis=1)[:, n - 1 - allowed]
         rates.append((drawn[0] > limit[:, None]).mean(axis=1))
     return np.concatenate(areas), np.concatenate(rates)
@@ -131,7 +134,7 @@ def loss_scores(probabilities: Tensor, labels: NDArray[np.int64]) -> NDArray[np.
 
 
 def centroid_scores(head: nn.Module | None, embedding: Tensor) -> NDArray[np.float64] | None:
-    """Return the negative distance to the nearest centroid; None for a head without any.
+    """Return the negative distance to the nearest centroid; None for a head without centroids.
 
     Args:
         head: Of a model, on the CPU.

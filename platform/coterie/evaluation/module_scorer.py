@@ -1,4 +1,4 @@
-"""Scores a user's module by its own validation and test steps, on data that the server has."""
+"""Scores a user's module by its own validation and test steps, on the server's data."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,12 +19,7 @@ _HOOKS = {"validate": "validation_step", "test": "test_step"}
 
 @dataclass
 class ModuleScorer(Scorer):
-    """Runs `validation_step` between rounds, and `test_step` at the end too.
-
-    Attributes:
-        method: Gives the module.
-        samples: The data, with its validation and test loaders.
-    """
+    """Runs `validation_step` between rounds, and `test_step` at the end too."""
 
     config: EvaluationConfig
     method: FederatesModule
@@ -40,14 +35,14 @@ class ModuleScorer(Scorer):
         return "val"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Return what `validation_step` logs of the global module.
+        """Return what the global module logs in `validation_step`.
 
         Nothing without validation data, or where layers stay with their clients.
         """
         return self._score(server, "validate")
 
     def final(self, server: ServerState) -> Evaluation:
-        """Return what validation and test steps log of the global module."""
+        """Return what the global module logs in its validation and test steps."""
         found = {"val": self._score(server, "validate"), "test": self._score(server, "test")}
         return Evaluation(
             metrics={group: metrics for group, metrics in found.items() if metrics},

@@ -23,7 +23,7 @@ def knn_accuracy(
     weighting: KnnWeighting = "exp",
     temperature: float = 0.1,
 ) -> float:
-    """Accuracy of a vote of the k nearest training features by cosine similarity.
+    """Return the accuracy of a vote of the k nearest training features by cosine similarity.
 
     Features are L2-normalised. Each of the k nearest votes for its class with weight
     exp(cos/temperature) ("exp") or 1 ("uniform"); among equal votes the lowest class wins. It is
@@ -67,7 +67,7 @@ def knn_accuracy(
 
 
 def votes(cosine: Tensor, neighbour_y: Tensor, classes: int, temperature: float | None) -> Tensor:
-    """Votes (m, classes) of neighbours (m, k), nearest first; one each if `temperature` is None."""
+    """Return votes (m, classes) of neighbours (m, k), nearest first, or of equal weight."""
     if temperature is None:
         weights = torch.ones_like(cosine)
     else:

@@ -1,4 +1,4 @@
-"""Evaluate a run of node-local data: clients return only contingency tables."""
+"""Evaluates a run on node-local data, whose clients return only contingency tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,11 +42,11 @@ class NodeLocalEvaluator(Scorer):
         return "train" if self.classifies else "clustering"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; {} without any."""
+        """Return "acc", "nmi", "ari" and "kappa" on all clients' data; {} without any."""
         return self._scores(self._tables(server).get("train"))
 
     def final(self, server: ServerState) -> Evaluation:
-        """Metrics on the training samples and, if clients have any, the test samples."""
+        """Return metrics on the training samples and, if clients have any, the test samples."""
         tables = self._tables(server)
         groups = {self.group: "train", "test" if self.classifies else "clustering_test": "test"}
         metrics: Mapping[str, Mapping[str, float]] = {
@@ -68,7 +68,7 @@ class NodeLocalEvaluator(Scorer):
         return asdict(ClusteringScores.from_table(table))
 
     def _tables(self, server: ServerState) -> dict[str, Table]:
-        """Return sums of the tables of the clients that can be reached, by split."""
+        """Return the sums of the reachable clients' tables, by split."""
         told = self.backend.tally(server, range(self.clients))
         model = sum(slot.nbytes for slot in pack_server(server).slots.values())
         self.missed += tuple(client for client, tally in enumerate(told) if tally is None)

@@ -1,4 +1,4 @@
-"""Plain nearest neighbours with a number of them of your own, as a metric of a run."""
+"""Plain nearest neighbours with a chosen number of them, as a metric of a run."""
 
 from typing import Literal, get_args
 
@@ -17,7 +17,7 @@ Distance = Literal["cosine", "euclidean"]
 
 
 class PlainNeighbours(Metric):
-    """Accuracy of some samples by the k nearest of the others, with equal votes.
+    """Accuracy of some samples by their k nearest neighbours among the others, with equal votes.
 
     Args:
         last: Number of samples that are asked, the last ones: with `data.split=all` the test set.
@@ -41,7 +41,7 @@ class PlainNeighbours(Metric):
 
     @property
     def name(self) -> str:
-        """Its name in the group `own`, such as `knn_5`."""
+        """The metric's name in the group `own`, such as `knn_5`."""
         return f"knn_{self._k}"
 
     def __call__(
@@ -58,8 +58,9 @@ class PlainNeighbours(Metric):
             asked = known >= len(labels) - self._last
         if not 0 < asked.sum() < len(known):
             raise DataError(
-                f"{self.name}: {asked.sum()} of {len(known)} samples with a class are asked, which "
-                "leaves none to ask or to answer; give another `last`, or more samples."
+                f"{self.name}: {asked.sum()} of {len(known)} samples with a class are classified, "
+                "which leaves none to classify or none to compare with; give another `last`, or "
+                "more samples."
             )
         if self._distance == "euclidean":
             features = embedding.float().numpy(force=True)[known]

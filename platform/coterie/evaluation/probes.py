@@ -18,11 +18,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Linear probe and k nearest neighbours on frozen features.
-
-    Attributes:
-        config: Which probes, and their options.
-    """
+    """Linear probe and k nearest neighbours on frozen features."""
 
     config: EvaluationConfig
     classes: int
@@ -31,7 +27,7 @@ class Probes:
     def scores(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> dict[str, Mapping[str, float]]:
-        """Scores of the probes: "linear" and "knn", if the config asks for them.
+        """Return scores of the probes that the config asks for: "linear" and "knn".
 
         Args:
             features: Features to fit on (n, d) and to score on (m, d).
@@ -47,7 +43,7 @@ class Probes:
     def linear(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> dict[str, float]:
-        """Scores of the linear probe; arguments as in `scores`."""
+        """Return scores of the linear probe; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         standardise = self.config.linear_probe_standardise
         train_x, test_x = standardised(*features) if standardise else features
@@ -66,13 +62,13 @@ class Probes:
     def knn(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> float:
-        """Accuracy of the nearest neighbours; arguments as in `scores`."""
+        """Return the accuracy of the nearest neighbours; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         k, count = self.config.knn_k, len(train_y)
         if 2 * k > count:
             _log.warning(
-                "evaluation.knn_k=%d: of %d samples that is most, so that the commonest classes "
-                "win; set it lower.",
+                "evaluation.knn_k=%d: that is most of the %d samples, so the most frequent "
+                "classes win; lower it.",
                 k,
                 count,
             )

@@ -1,4 +1,4 @@
-"""Draw rows of a data set: a fixed sample, or a share of each class."""
+"""Draws rows of a data set: a fixed sample, or a share of each class."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,7 @@ def fixed_sample(rows: Indices, n: int | None, seed: int) -> Indices:
 
 
 def labelled_rows(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
-    """Draw the labelled rows: this share of each class, at least one sample, in order.
-
-    Raises:
-        DataError: If the share is not in (0, 1].
-    """
+    """Draw labelled rows in order: this share of each class, at least one sample of each."""
     if not 0.0 < share <= 1.0:
         raise DataError(f"share={share:g}: it must be above 0 and at most 1.")
     order = np.random.default_rng(seed).permutation(len(labels))

@@ -56,11 +56,11 @@ class Scorer(Protocol):
         """The group of the metrics of `quick`: "clustering", "train", "test" or "local"."""
 
     def due(self, round_: int, last: bool) -> bool:
-        """Whether to evaluate after this round; after the last one comes `final` instead."""
+        """Return whether to evaluate after this round; `final` follows the last one instead."""
         return not last and self.config.every > 0 and round_ % self.config.every == 0
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Metrics between rounds."""
+        """Return metrics between rounds."""
 
     def final(self, server: ServerState) -> Evaluation:
         """Return the final evaluation."""

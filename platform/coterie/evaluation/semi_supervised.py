@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: fine-tune the whole network with a share of the labels."""
+"""Semi-supervised evaluation: fine-tunes the whole network with a share of the labels."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Score server states without labels: alignment, uniformity and inter-cluster mixing."""
+"""Scores server states without labels, by alignment, uniformity and inter-cluster mixing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from coterie.execution.predictor import join, split_rows
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupervisedEvaluator:
-    """Orchestra's metrics of a model in its projection space, see `Clusterer.project`.
+    """Orchestra's metrics in a model's projection space, see `Clusterer.project`.
 
     Attributes:
         parts: Each client's rows; alignment and uniformity are means over clients.
@@ -42,14 +42,14 @@ class UnsupervisedEvaluator:
     max_samples: int | None
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Metrics "align", "unif", "selection" and, with clusters, "mixing" of a state.
+        """Return metrics of a state: "align", "unif", "selection" and, with clusters, "mixing".
 
         Alignment compares each sample with one random view of it under the run's augmentation.
         """
         return self._scores(server, [np.arange(len(part)) for part in self.parts])
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Return the metrics of up to `max_samples`, each against all samples of its client.
+        """Return metrics of up to `max_samples`, each against all samples of its client.
 
         All samples are embedded: uniformity compares a sample with itself too, and with fewer
         samples that term would weigh more.
@@ -57,7 +57,7 @@ class UnsupervisedEvaluator:
         return self._scores(server, self.sampled())
 
     def _scores(self, server: ServerState, anchors: Sequence[Indices]) -> dict[str, float]:
-        """Metrics of the samples at these positions in the clients' parts."""
+        """Return metrics of the samples at these positions in the clients' parts."""
         sizes, every = [len(part) for part in self.parts], np.concatenate(self.parts)
         counts, starts = [len(own) for own in anchors], np.cumsum([0, *sizes[:-1]])
         chosen = np.concatenate([own + start for own, start in zip(anchors, starts, strict=True)])
@@ -86,7 +86,7 @@ class UnsupervisedEvaluator:
         return np.asarray(assigned.numpy(), dtype=np.int64)
 
     def sampled(self) -> list[Indices]:
-        """Draw positions in each client's part: the same share of each, `max_samples` in all."""
+        """Draw the same share of positions in each client's part, `max_samples` in all."""
         sizes, most = [len(part) for part in self.parts], self.max_samples
         total = sum(sizes)
         if most is None or total <= most:

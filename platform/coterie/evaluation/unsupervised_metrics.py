@@ -24,7 +24,7 @@ _WEIGHT = 0.2
 
 
 def alignment(clients: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Mean over clients of E_x s(x, T(x)), in −1..1; 1 if a view equals its sample.
+    """Return the mean over clients of E_x s(x, T(x)), in −1..1; 1 if a view equals its sample.
 
     Args:
         clients: Each client's representations (n_k, d) of its samples and of one view of each.
@@ -49,7 +49,7 @@ def uniformity(
     *,
     anchors: Sequence[Indices] | None = None,
 ) -> float:
-    """−1 times the mean over clients of E_x log E_y exp(s(x, y)/τ); higher is better.
+    """Return −1 times the mean over clients of E_x log E_y exp(s(x, y)/τ); higher is better.
 
     y runs over the client's own samples, including x. It is −1/τ if all representations are equal.
     It is computed in blocks, so memory does not grow with the square of the samples.
@@ -72,12 +72,12 @@ def uniformity(
 
 
 def selection_score(alignment_: float, uniformity_: float) -> float:
-    """Align + 0.2 · Unif, which Orchestra maximises to select hyperparameters without labels."""
+    """Return Align + 0.2 · Unif, by which Orchestra selects hyperparameters without labels."""
     return alignment_ + _WEIGHT * uniformity_
 
 
 def mixing(x: Tensor, assignments: NDArray[np.int64]) -> float:
-    """Inter-cluster mixing δ = max_g max_{b not in g} μ_g · b; lower is better.
+    """Return inter-cluster mixing δ = max_g max_{b not in g} μ_g · b; lower is better.
 
     μ_g is the normalised mean of the normalised representations of cluster g.
 
@@ -105,7 +105,7 @@ def mixing(x: Tensor, assignments: NDArray[np.int64]) -> float:
 
 
 def _log_mean_exp(unit: Tensor, anchors: Indices, temperature: float) -> float:
-    """E_x log E_y exp(s(x, y)/τ) over unit rows y, with x at the rows in `anchors`."""
+    """Return E_x log E_y exp(s(x, y)/τ) over unit rows y, with x at the rows in `anchors`."""
     rows, x = max(1, _BLOCK // len(unit)), unit[torch.from_numpy(anchors)]
     blocks = (x[first : first + rows] @ unit.T for first in range(0, len(x), rows))
     logs = torch.cat([(block / temperature).double().logsumexp(dim=1) for block in blocks])

@@ -1,1 +1,1 @@
-"""What one process does with a client's task, and the protocol of the backends that run tasks."""
+"""Runs a client's task in one process, and defines the protocol of backends."""

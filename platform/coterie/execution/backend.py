@@ -1,4 +1,4 @@
-"""The protocol of backends: they run a phase on the actors of a Ray cluster, or in this process."""
+"""The protocol of backends, which run a phase on a Ray cluster's actors or in this process."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +48,11 @@ class Backend(Protocol):
 
     @property
     def actors(self) -> int:
-        """Number of processes that run clients now."""
+        """The present number of processes that run clients."""
 
     @property
     def devices(self) -> Collection[str]:
-        """The names of what clients have computed on so far."""
+        """The names of the devices that clients have computed on so far."""
 
     def execute(self, request: PhaseRequest) -> Iterator[Event]:
         """Run the request's tasks and yield events as they happen, each call's sums last.
@@ -63,7 +63,7 @@ class Backend(Protocol):
         """
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Ask a stage of the aggregation where calls of the last requests ran.
+        """Call a stage of the aggregation where calls of the last requests ran.
 
         Args:
             stage: The stage.
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Predict chunks, in order."""
 
     def take_losses(self) -> list[str]:
-        """Reasons why processes were lost while predicting, since the last call."""
+        """Return why processes were lost while predicting, since the last call."""
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
         """Count clusters and classes in each client's node-local data.

@@ -35,11 +35,7 @@ class BareTrainer(Engine):
     """Trains a LightningModule without a Trainer."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
-        """Train the module in place; see `LocalTrainer`.
-
-        Raises:
-            ConfigError: If the module needs a Trainer.
-        """
+        """Train the module in place; see `LocalTrainer`."""
         check_supported(module)
         precision, meter = precision_plugin(self.precision, self.accelerator), Meter()
         precision.convert_module(module)
@@ -52,7 +48,7 @@ class BareTrainer(Engine):
 
     @contextmanager
     def _device(self, module: LightningModule) -> Iterator[None]:
-        """Return the module on its device within it, and on the CPU after it, whatever happened."""
+        """Move the module to its device within the context, and back to the CPU after it."""
         if self.accelerator == "cpu":  # moving visits each tensor, which takes time there too
             yield
             return
@@ -110,7 +106,7 @@ class BareTrainer(Engine):
 
 
 def _clear_gradients(optimizer: Optimizer) -> None:
-    """Do what `optimizer.zero_grad()` does, without its profiler record, which costs more."""
+    """Clear gradients as `optimizer.zero_grad()` does, without the cost of its profiler record."""
     if type(optimizer).zero_grad is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return

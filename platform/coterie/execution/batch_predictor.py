@@ -35,7 +35,7 @@ class BatchPredictor:
         self._model = model.eval().to(self._device)
 
     def predict(self, batch: SampleBatch) -> Prediction:
-        """Embedding and probabilities of a batch, on the CPU."""
+        """Return embedding and probabilities of a batch, on the CPU."""
         with torch.inference_mode():
             # A copy, because a file or shared memory behind the samples must not be written to.
             prediction = self._model(torch.tensor(batch.samples).to(self._device))

@@ -1,4 +1,4 @@
-"""A client's batches, a function of its seed and the step alone."""
+"""A client's batches, which depend only on its seed and the step."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _GATHERED = 256
 
 
 class SeededBatches:
-    """The batches of a plan: each iteration gives the next epoch's.
+    """The batches of a plan, one epoch per iteration.
 
     Every epoch is a new permutation of the client's data. A last batch of fewer than two samples is
     skipped, because batch norm and contrastive losses need two.
@@ -55,7 +55,7 @@ class SeededBatches:
 
     @property
     def epochs(self) -> int:
-        """Number of iterations that complete the plan."""
+        """The number of iterations that complete the plan."""
         if self._end == self._plan.first_step:
             return 0
         first = self._plan.first_step // self._per_epoch
@@ -63,7 +63,7 @@ class SeededBatches:
 
     @property
     def steps(self) -> int:
-        """Number of batches from the current step to the end of the plan."""
+        """The number of batches from the current step to the end of the plan."""
         return self._end - self._step
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class SeededBatches:
         return generator.permutation(len(self._data))
 
     def _batches(self, positions: Indices, samples: Tensor) -> Iterator[Batch]:
-        """Yield the batches of several steps, whose samples are gathered at once."""
+        """Yield the batches of several steps, whose samples are gathered together."""
         size = self._plan.batch_size
         parts = {"samples": samples, "positions": torch.from_numpy(positions)}
         if self._with_labels:

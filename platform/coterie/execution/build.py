@@ -83,5 +83,5 @@ def build_predictor(worker: Worker, workload: Workload, stop: Callable[[], None]
 
 
 def warm_up() -> None:
-    """Build an optimiser: the first one of a process imports for about a second."""
+    """Build an optimiser, because the first one in a process imports for about a second."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)

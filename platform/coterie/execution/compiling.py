@@ -6,11 +6,11 @@ from torch import nn
 from coterie.networks.encoders import Encoder
 
 _ALL = 1 << 20
-"""More graphs than a run has."""
+"""A limit on graphs that no run reaches."""
 
 
 def compile_encoders(module: LightningModule, mode: str) -> None:
-    """Have each encoder of a module compiled at its first call with each shape of batch.
+    """Have each encoder of a module compiled at its first call with each batch shape.
 
     A graph holds for one shape: one for all shapes would follow the shape that comes first, and
     with it the bits the order of the clients. PyTorch's limit on graphs, beyond which it computes

@@ -1,4 +1,4 @@
-"""The device that a process computes on, and how exactly."""
+"""The device that a process computes on, and its numerical precision."""
 
 import os
 from functools import cache
@@ -14,7 +14,7 @@ Accelerator = Literal["auto", "cpu", "cuda"]
 
 
 def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.device:
-    """Return the device of this process: a GPU if it sees one and may use it.
+    """Return this process's device: a GPU if it has one and may use it.
 
     Ray does not hide GPUs from an actor that has reserved none, so the reservation decides. On a
     GPU, float32 then means float32, also in convolutions (no TF32), and cuBLAS has the fixed
@@ -40,7 +40,7 @@ def client_device(config: RunConfig) -> torch.device:
 
 @cache
 def device_name(device: torch.device) -> str:
-    """Return the GPU of this process, or the processor of this machine and its cores."""
+    """Return the name of this process's GPU, or of the processor with its cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpu = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""What every executor knows: where and how precisely it trains, and when to stop."""
+"""What all executors share: device, precision, and when to stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""Where a client's task failed, as a text that goes to the driver with the failure."""
+"""The traceback of a client's failed task, as a text for the driver."""
 
 import traceback
 
 from coterie.errors import described, printable
 
 _FRAMES, _CAUSES = 20, 4
-"""Calls of an error, and errors that led to one another, that are kept: the last ones."""
+"""How many calls of an error, and how many errors of a chain, are kept: the last ones."""
 _LONGEST = 10_000
 
 

@@ -104,7 +104,7 @@ def check_outcome(
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
-    """Bytes sent to the server, by slot or "gathered/<key>", with weights and metrics."""
+    """Return the bytes sent to the server, weights and metrics too, by slot or "gathered/<key>"."""
     sizes = {
         slot: size_of(mean.tensors) + WEIGHT_BYTES for slot, mean in sorted(outcome.up.items())
     }
@@ -115,7 +115,7 @@ def bytes_up(outcome: Outcome) -> dict[str, int]:
 
 
 def bytes_peer(outcome: Outcome) -> dict[str, int]:
-    """Bytes sent to other clients, by key, over all recipients."""
+    """Return the bytes sent to other clients, by key, over all recipients."""
     sizes: dict[str, int] = {}
     for message in outcome.peer_messages.values():
         for key, value in message.items():
@@ -124,7 +124,7 @@ def bytes_peer(outcome: Outcome) -> dict[str, int]:
 
 
 def items_peer(outcome: Outcome) -> dict[str, int]:
-    """Rows (samples, embeddings) sent to other clients, by key, over all recipients.
+    """Return the rows (samples, embeddings) sent to other clients, by key, over all recipients.
 
     A tensor without dimensions counts as one.
     """
@@ -136,16 +136,12 @@ def items_peer(outcome: Outcome) -> dict[str, int]:
 
 
 def size_of(tensors: Tensors) -> int:
-    """Bytes of named tensors."""
+    """Return the bytes of named tensors."""
     return sum(value.nbytes for value in tensors.values())
 
 
 def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
-    """Return the metrics that a phase has to declare; check the names of the others.
-
-    Raises:
-        ContractError: If there are too many, or a name cannot be written to a file.
-    """
+    """Return the metrics that a phase has to declare, and check the names of all others."""
     if not phase.open_metrics:
         return set(metrics)
     if len(metrics) > _MOST_METRICS:
@@ -165,7 +161,7 @@ def _check_recipient(recipient: object, clients: Collection[int] | None) -> None
 
 
 def _check_name(what: str, name: object) -> None:
-    """Names are written to files, and read from them again."""
+    """Check a name, since names are written to files and read again."""
     if type(name) is not str or len(name) > _LONGEST_NAME or not name.isprintable():
         raise ContractError(
             f"{what} has the key {printable(repr(name))}; give a printable str of at most "
@@ -208,7 +204,7 @@ def _check_contribution(slot: str, contribution: WeightedUpdate, layout: Layout)
     check_positive(slot, contribution.weight)
     _check_layout(slot, contribution.tensors, layout)
     for name in layout.names:
-        # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
+        # One pass without a mask in memory; both bounds of a tensor with a NaN are NaN.
         found = magnitude(contribution.tensors[name])
         if not math.isfinite(found):
             raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")
@@ -230,7 +226,7 @@ def _check_bounds(
             found = float(value[outside][0])
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value of {found:.6g}, which no sum over the "
-                f"client's {samples} samples has; sum what its samples are."
+                f"client's {samples} samples can have; send the sum over its samples."
             )
 
 
@@ -255,7 +251,7 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
 
 
 def _plain(name: str, value: Any) -> float:
-    """Return a metric, converted once.
+    """Return a metric as a plain number.
 
     Another conversion of a client's type might give another value.
     """

@@ -1,4 +1,4 @@
-"""Means of what training steps return, for every executor."""
+"""Means of the values that training steps return, for every executor."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _MAX_PENDING = 256
 
 
 class Meter:
-    """Means of the scalars that `training_step` returns; the device is read every so many steps."""
+    """Means of the scalars that `training_step` returns, read from the device only now and then."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -22,7 +22,7 @@ class Meter:
         self._waiting: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, outputs: Tensor | Mapping[str, Any]) -> None:
-        """Add one step's outputs: a loss, or a mapping with "loss"; of others, scalars count."""
+        """Add one step's output: a loss, or a mapping with "loss" and other scalars."""
         scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         for name, scalar in scalars.items():
             value = torch.as_tensor(scalar).detach()
@@ -33,7 +33,7 @@ class Meter:
             self._sum_pending()
 
     def fit(self) -> Fit:
-        """Return the number of steps and mean of each scalar."""
+        """Return the number of steps, and the mean of each scalar."""
         self._sum_pending()
         means = {name: value / self.steps for name, value in self._sums.items()}
         return Fit(steps=self.steps, metrics=means)
@@ -45,11 +45,7 @@ class Meter:
 
 
 class VmapMeter:
-    """The same for several clients that take their steps together.
-
-    Args:
-        clients: Number of clients.
-    """
+    """A meter of several clients that take their steps together."""
 
     def __init__(self, clients: int) -> None:
         self._steps = [0] * clients
@@ -73,7 +69,7 @@ class VmapMeter:
             self._sum_pending()
 
     def fits(self) -> list[Fit]:
-        """Each client's number of steps and mean of each scalar."""
+        """Return each client's number of steps, and the mean of each scalar."""
         self._sum_pending()
         return [
             Fit(steps=steps, metrics={name: value / steps for name, value in sums.items()})

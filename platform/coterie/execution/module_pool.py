@@ -1,4 +1,4 @@
-"""Modules kept between tasks, so that a task need not build its own."""
+"""Modules that are kept between tasks, so that a task need not build its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class _Built:
 
     @classmethod
     def of(cls, module: LightningModule, like: "_Built | None") -> "_Built":
-        """Record a newly built module, which may be like another."""
+        """Record a newly built module, which may resemble another."""
         tensors = _tensors(module).items()
         values = like.values if like else {key: value.clone() for key, value in tensors}
         modes = {name: part.training for name, part in module.named_modules()}
@@ -32,7 +32,7 @@ class _Built:
 
     @property
     def whole(self) -> bool:
-        """Whether the module still has the tensors and parts that it was built with."""
+        """Whether the module still has the tensors and submodules that it was built with."""
         shapes = {key: value.shape for key, value in _tensors(self.module).items()}
         return (
             shapes == {key: value.shape for key, value in self.values.items()}
@@ -41,7 +41,7 @@ class _Built:
         )
 
     def reset(self) -> LightningModule:
-        """Put the module back into its initial state."""
+        """Restore the module's initial state."""
         for key, value in _tensors(self.module).items():
             value.copy_(self.values[key])
         self.module.zero_grad(set_to_none=True)
@@ -71,12 +71,12 @@ class ModulePool:
         self._built: dict[str, _Built] = {}
 
     def beside(self) -> "ModulePool":
-        """Return a pool of other modules in the same initial state, which takes no memory twice."""
+        """Return a pool of other modules that shares this pool's memory of the initial state."""
         return ModulePool(self._seed, self._finish, self)
 
     def fresh(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
         """Return the module in its initial state; every process builds it from the same seed."""
-        if key not in self._built or not self._built[key].whole:  # a client took it apart
+        if key not in self._built or not self._built[key].whole:  # a client has changed its parts
             with seeded(self._seed):
                 built = build()
             self._finish(built)
@@ -87,5 +87,5 @@ class ModulePool:
 
 
 def _tensors(module: LightningModule) -> dict[str, Tensor]:
-    """Return a module's state with its buffers, non-persistent ones too."""
+    """Return a module's state with all its buffers, also non-persistent ones."""
     return {**dict(module.named_buffers()), **module.state_dict()}

@@ -1,4 +1,4 @@
-"""Node-local data: each client's is read where it lies; only counts leave."""
+"""Node-local data: each client's data is read in place, and only counts leave."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Tables = Mapping[str, NDArray[np.int64]]
 
 
 def is_node_local(config: RunConfig) -> bool:
-    """Whether the config's data stays where its clients are."""
+    """Return whether the config's data stays where its clients are."""
     return isinstance(load_target(target_of(config.data))(config.data), NodeLocalDataModule)
 
 
@@ -42,7 +42,7 @@ def node_local_names(config: RunConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What a node-local client reports about its clusters: counts, no sample and no embedding.
+    """What a node-local client reports about its clusters: only counts.
 
     Attributes:
         tables: "train" and, where there are test samples, "test" to the contingency table int64
@@ -55,13 +55,13 @@ class Tally:
 
     @property
     def nbytes(self) -> int:
-        """Size of the message in bytes."""
+        """The size of the message in bytes."""
         return sum(table.nbytes for part in (self.tables, self.sizes) for table in part.values())
 
 
 @dataclass
 class NodeLocalData:
-    """The data of the node-local clients that run in this process, each read on first use.
+    """The data of the node-local clients in this process, each read on first use.
 
     Attributes:
         classes: The class names of all clients; labels are indices into them.
@@ -72,11 +72,7 @@ class NodeLocalData:
     _read: dict[int, DataArrays] = field(default_factory=dict, repr=False)
 
     def arrays(self, client: int) -> DataArrays:
-        """One client's data.
-
-        Raises:
-            DataError: If it is missing, unreadable or cannot be learned from.
-        """
+        """Return one client's data."""
         if client not in self._read:
             module: NodeLocalDataModule = load_target(target_of(self.config.data))(self.config.data)
             arrays = module.local_arrays(client)
@@ -85,21 +81,14 @@ class NodeLocalData:
         return self._read[client]
 
     def client_data(self, client: int, *, with_labels: bool) -> ClientData:
-        """One client's data, as its method trains on it."""
+        """Return one client's data as its method trains on it."""
         arrays = self.arrays(client)
         labels = self._global_labels(arrays, arrays.labels) if with_labels else None
         rows = np.arange(len(arrays.samples), dtype=np.int64)
         return ClientData(samples=arrays.samples, rows=rows, labels=labels)
 
     def tally(self, predictor: ChunkPredictor, server: ServerState, key: str, client: int) -> Tally:
-        """Count clusters and classes of a client's data under the server's model.
-
-        Args:
-            predictor: Predicts with the server's model.
-            server: The state to build the model from.
-            key: Identifies the server state, see `ChunkPredictor.predict`.
-            client: Whose data.
-        """
+        """Count clusters and classes of a client's data under the server's model."""
         arrays, batch_size = self.arrays(client), self.config.evaluation.batch_size
         splits = [("train", arrays.samples, arrays.labels)]
         if arrays.test_samples is not None:
@@ -124,7 +113,7 @@ class NodeLocalData:
     def _global_labels(
         self, arrays: DataArrays, labels: NDArray[np.int64] | None
     ) -> NDArray[np.int64] | None:
-        """Return a client's labels as indices into the classes of all clients; -1 stays."""
+        """Return a client's labels as indices into all clients' classes; -1 stays."""
         if labels is None:
             return None
         places = [self.classes.index(name) for name in arrays.classes]

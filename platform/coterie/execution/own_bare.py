@@ -1,4 +1,4 @@
-"""Trains a user's module without a Trainer, where neither module nor data module needs one."""
+"""Trains a user's module without a Trainer, where module and data module do not need one."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batc
 
 @dataclass
 class _Epochs:
-    """A user's loader as batches of several epochs, of which the first `steps` count."""
+    """A user's loader repeated over several epochs, up to a number of steps."""
 
     loader: Any
     epoch: int
@@ -39,11 +39,7 @@ class _Epochs:
 
 
 def train_bare(engine: BareTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
-    """Train a module in place as `own_trainer.train` does, to the same bits; nothing is logged.
-
-    Raises:
-        ConfigError: If module or data module needs a Trainer.
-    """
+    """Train a module in place with the same bits as `own_trainer.train`, without logging."""
     data, base = plan.source.datamodule, own_base(plan.source.datamodule, "LightningDataModule")
     for hook in _HOOKS if data is not None else ():
         if getattr(type(data), hook) is not getattr(base, hook):

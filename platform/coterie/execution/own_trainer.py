@@ -23,9 +23,9 @@ from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
 
 _RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
-"""Names that the tracker keeps for itself; a metric called so gets the prefix "logged/"."""
+"""Names that the tracker reserves; a metric with such a name gets the prefix "logged/"."""
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
-"""What `_Follow` reports among the metrics, which come back from processes of several devices."""
+"""Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
 
 
 def package_of(module: object) -> str:
@@ -36,7 +36,7 @@ def package_of(module: object) -> str:
 
 
 def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
-    """Train a module in place, from the plan's first epoch on.
+    """Train a module in place, from the plan's first epoch.
 
     The module ends on the CPU. `seed` is that of all global generators meanwhile; `work` is the
     share of the batches to train on, under 1 for a straggler.
@@ -126,7 +126,7 @@ def _build(
 
 
 def _go_on(trainer: Any, module: Any, plan: Training) -> None:
-    """Let the Trainer count its epochs and steps on from those of the rounds before.
+    """Let the Trainer continue the epoch and step counts of earlier rounds.
 
     Of a module that optimises by hand, each of its optimisers counts a step for each batch.
     """
@@ -150,7 +150,7 @@ def _go_on(trainer: Any, module: Any, plan: Training) -> None:
 
 
 class _EnoughError(Exception):
-    """Ends a training before its first step."""
+    """A signal that ends a training before its first step."""
 
 
 class _BeforeTheFirstStep(Callback):
@@ -161,7 +161,7 @@ class _BeforeTheFirstStep(Callback):
 
 
 def materialised(module: Any, loader: Any) -> Any:
-    """Return a module whose lazy parameters, and layers that are built in `setup`, are there.
+    """Return a module with its lazy parameters, and the layers that `setup` builds, in place.
 
     Returns:
         The module itself if nothing is missing, else a copy after one forward pass.
@@ -180,7 +180,7 @@ def materialised(module: Any, loader: Any) -> Any:
 
 
 class _Follow(Callback):
-    """Counts steps and epochs, ends the round's training, and carries optimisers' state over."""
+    """Counts steps and epochs, ends the round's training, and keeps the optimisers' state."""
 
     def __init__(self, engine: LightningTrainer, plan: Training, work: float) -> None:
         self._stop, self._work, self._keep, self._kept = engine.stop, work, plan.keep, plan.kept
@@ -191,16 +191,16 @@ class _Follow(Callback):
         self._counted = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to processes of several devices, which nobody asks to stop."""
+        """Pickle without the function that asks to stop, which other processes cannot call."""
         return vars(self) | {"_stop": _go_on_always}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Be as quiet there as here."""
+        """Unpickle, and silence the Trainer in this process too."""
         vars(self).update(state)
         _silence()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Load what the client kept of its optimisers, and limit a straggler's batches."""
+        """Load the client's kept optimiser state, and limit a straggler's batches."""
         if not pl_module.automatic_optimization and self._first_epoch:
             count = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
             count.ready = count.completed = count.completed * len(trainer.optimizers)
@@ -213,7 +213,7 @@ class _Follow(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the loss; stop where the run stops or the straggler's work is done."""
+        """Note the loss, and stop where the run stops or a straggler has done its share."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and loss.numel() == 1:
             self._losses.append(loss.detach().reshape(()))
@@ -231,7 +231,7 @@ class _Follow(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report steps and losses, the mean over devices, and what goes on in the next round."""
+        """Report the steps, the mean losses over devices, and the state for the next round."""
         self._add_up()
         found = [float(self._steps), self._sum, float(self._counted)]
         report = torch.tensor(found, dtype=torch.float64, device=pl_module.device)
@@ -259,7 +259,7 @@ def _drop_generators(*loaders: Any) -> None:
 
 
 def _go_on_always() -> None:
-    """Do not stop."""
+    """Return without stopping."""
 
 
 def _state(trainer: Any) -> Tensor:
@@ -276,12 +276,7 @@ def _state(trainer: Any) -> Tensor:
 
 
 def _restore(trainer: Any, kept: Tensor) -> None:
-    """Load what `_state` gave.
-
-    Raises:
-        ContractError: If an optimiser, a scheduler or a callback keeps more than tensors and plain
-            values.
-    """
+    """Load what `_state` gave."""
     try:
         content = torch.load(io.BytesIO(kept.numpy().tobytes()), weights_only=True)
     except Exception as error:
@@ -306,7 +301,7 @@ def _silence() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the Trainer's messages and hints; a run has its own."""
+    """Silence the Trainer's messages and hints within the context."""
     _silence()
     with warnings.catch_warnings():
         for name in ("lightning", "pytorch_lightning"):

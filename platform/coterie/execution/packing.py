@@ -95,7 +95,7 @@ def copied(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def digest(packed: Packed) -> str:
-    """Return a content hash: equal for equal names, dtypes, shapes and bits."""
+    """Return a content hash, which is equal for equal names, dtypes, shapes and bits."""
     state = hashlib.blake2b(repr(packed.fields).encode(), digest_size=16)
     state.update(packed.buffer.data)
     return state.hexdigest()
@@ -116,6 +116,6 @@ def pack_server(server: ServerState) -> PackedServer:
 
 
 def unpack_server(packed: PackedServer) -> ServerState:
-    """Return the server state, its tensors as views of the buffers."""
+    """Return the server state with its tensors as views of the buffers."""
     slots = {name: unpack(slot) for name, slot in packed.slots.items()}
     return replace(packed.state, slots=slots)

@@ -45,7 +45,7 @@ class Chunk:
 def split_rows(
     split: str, rows: Indices, batch_size: int, *, projected: bool = False, view: int | None = None
 ) -> list[Chunk]:
-    """Split rows into chunks of a few batches; the number of actors does not change the chunks."""
+    """Split rows into chunks of a few batches, whatever the number of actors."""
     step = batch_size * _CHUNK_BATCHES
     return [
         Chunk(
@@ -69,7 +69,7 @@ def join(parts: Iterable[Prediction]) -> Prediction:
 
 @dataclass(kw_only=True)
 class ChunkPredictor:
-    """Predicts chunks in one process and keeps the last model that it built.
+    """Predicts chunks in one process, and keeps the last model that it built.
 
     Attributes:
         method: Builds the model from a server state.
@@ -111,7 +111,7 @@ class ChunkPredictor:
         return self._run(self._load(server, key, None), samples, rows, batch_size)
 
     def _view(self, seed: int | None) -> Callable[[Tensor], Tensor]:
-        """Return the transformation of each batch: the identity, or a new random view per batch."""
+        """Return a function of each batch: the identity, or a new random view."""
         if seed is None:
             return lambda batch: batch
         augment, seeds = self.augmentation().to(self.device), count()

@@ -38,7 +38,7 @@ class SerialBackend:
         yield from self.worker.run(request, self._calls)
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Ask a stage of the aggregation for each call."""
+        """Call a stage of the aggregation for each call."""
         answer = self.worker.pipeline.answer
         return {call: answer(stage, call, question, given) for call, given in messages.items()}
 
@@ -48,7 +48,7 @@ class SerialBackend:
         return [self._predictor.predict(server, str(self._calls), chunk) for chunk in chunks]
 
     def take_losses(self) -> list[str]:
-        """No reason: this is the only process."""
+        """Return nothing: this is the only process."""
         return []
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
@@ -69,7 +69,7 @@ class SerialBackend:
         return packed
 
     def rest(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no other process."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no other process."""

@@ -1,4 +1,4 @@
-"""The client that a method's client half is given: the contract's `Client` for one task."""
+"""The contract's `Client` for one task, which the method's client half receives."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from coterie.execution.own_bare import train_bare
 from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
-"""Samples in a forward pass of `embed`."""
+"""Samples per forward pass of `embed`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class TaskClient:
         return LightningTrainer(**{key: getattr(given, key) for key in keys})
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """Return the integers with noise of the client's own."""
+        """Return the integers with the client's own noise."""
         return self.stages.noisy(sums, sigma, purpose)
 
     def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:

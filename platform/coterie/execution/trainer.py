@@ -1,4 +1,4 @@
-"""The executor `lightning`, and the choice of executor; only this file builds Trainers."""
+"""The executor `lightning` and the choice of executor; only this file builds Trainers."""
 
 import logging
 import warnings
@@ -21,7 +21,7 @@ from coterie.execution.vmap_trainer import VmapTrainer
 
 
 class _Watch(Callback):
-    """Records each step and lets the run stop between steps."""
+    """Counts steps, and lets the run stop between them."""
 
     def __init__(self, meter: Meter, stop: Stop) -> None:
         self._meter, self._stop = meter, stop

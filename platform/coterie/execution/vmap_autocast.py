@@ -40,7 +40,7 @@ class VmapAutocast(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`: a product with narrow operands, a norm of a narrow input in float32."""
+        """Call `func`: products with narrow operands, norms of narrow inputs in float32."""
         given = dict(kwargs or {})
         if func in _PRODUCTS:
             args = [_narrow(value) for value in args]

@@ -1,4 +1,4 @@
-"""Clients' tasks side by side, each up to its training, so that they can be trained together.
+"""Runs clients' tasks side by side, each up to its training, to train them together.
 
 A method's client half is a plain function that calls `Client.fit`. So each task has a thread, which
 rests while its client waits for its training. Only one thread runs at a time, in the tasks' order:
@@ -18,7 +18,7 @@ from coterie.execution.module_pool import ModulePool
 from coterie.execution.vmap_trainer import Training, VmapTrainer
 
 TakeTask = Callable[[ClientTask, LocalTrainer, ModulePool], Event]
-"""Runs a client's task with a trainer and modules of its own."""
+"""Runs a client's task with a given trainer and given modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class VmapTasks:
                 yield replace(event, seconds=seconds) if isinstance(event, ClientResult) else event
 
     def _train(self, threads: Sequence["_ClientThread"]) -> None:
-        """Run every task to its end, and train together whatever waits for its training."""
+        """Run every task to its end, and train the waiting ones together."""
         waiting = _advanced(threads, [None] * len(threads))
         while waiting:
             answers: Sequence[Fit | BaseException]
@@ -68,7 +68,7 @@ class VmapTasks:
 
 @dataclass
 class _ClientThread:
-    """A task in a thread of its own, and the trainer of its client."""
+    """A task in its own thread, and the trainer of its client."""
 
     task: ClientTask
     pool: ModulePool
@@ -82,13 +82,13 @@ class _ClientThread:
 
     @property
     def asked(self) -> Training:
-        """The training that it waits for."""
+        """The training that the task waits for."""
         assert self._asked is not None  # it has not ended
         return self._asked
 
     @property
     def event(self) -> Event:
-        """The event of the task, which has ended; raises what has ended it otherwise."""
+        """The event of the finished task, or raise its error."""
         assert self._ended is not None
         if isinstance(self._ended, BaseException):
             raise self._ended
@@ -134,7 +134,7 @@ class _ClientThread:
 def _advanced(
     threads: Sequence[_ClientThread], answers: Sequence[Fit | BaseException | None]
 ) -> list[_ClientThread]:
-    """Advance each turn, and return those that wait for a training."""
+    """Advance each client's thread, and return those that wait for a training."""
     return [
         thread for thread, answer in zip(threads, answers, strict=True) if thread.advance(answer)
     ]

@@ -1,4 +1,4 @@
-"""The executor `vmap`: the clients of a process trained as one model with a client axis.
+"""The executor `vmap`, which trains a process's clients as one model with a client axis.
 
 `vmap` over the clients turns their convolutions into one grouped convolution over
 (batch, clients · channels, …), their linear layers into one batched product and their batch norms
@@ -52,7 +52,7 @@ class Training(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A client's next batch: its tensors on the device, and what is known of its step."""
+    """A client's next batch on the device, and what is known of its step."""
 
     tensors: tuple[Tensor, ...]
     structure: TreeSpec
@@ -61,7 +61,7 @@ class _Given(NamedTuple):
 
     @property
     def call(self) -> Hashable:
-        """What it has in common with other clients' batches of the same call."""
+        """What must be equal for clients to share a call."""
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in self.tensors)
         return shapes, self.modes
 
@@ -75,11 +75,7 @@ class VmapTrainer(Engine):
         return self.fit_all([Training(module, batches, seed)])[0]
 
     def fit_all(self, trainings: Sequence[Training]) -> list[Fit]:
-        """Train the modules in place, those of one architecture together.
-
-        Raises:
-            ConfigError: If the modules cannot be trained as one with the results of each alone.
-        """
+        """Train the modules in place, those of one architecture together."""
         plugin = precision_plugin(self.precision, self.accelerator)
         alike: dict[Hashable, list[int]] = {}
         for number, (module, batches, _) in enumerate(trainings):
@@ -141,7 +137,7 @@ class VmapTrainer(Engine):
 
 
 def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
-    """Return a client's batches, and between them the hooks of its epochs."""
+    """Return a client's batches, with its epochs' hooks called in between."""
     module, batches, _ = training
     at_first = trained(module)
     module.on_train_start()
@@ -155,7 +151,7 @@ def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
             odd = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
             if odd is not None:
                 raise unsupported(
-                    module, f"steps on batches with a {type(odd).__name__}, no tensor", "vmap"
+                    module, f"steps on batches with a {type(odd).__name__}, not a tensor", "vmap"
                 )
             yield _Given(tuple(leaves), structure, index, now)
         module.on_train_epoch_end()
@@ -163,7 +159,7 @@ def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
 
 
 def _calls(given: Sequence[_Given]) -> list[list[int]]:
-    """Return the clients whose batches have one shape, for each shape."""
+    """Return the clients grouped by the shape of their batches."""
     calls: dict[Hashable, list[int]] = {}
     for client, one in enumerate(given):
         calls.setdefault(one.call, []).append(client)
@@ -176,7 +172,7 @@ def _outputs(
     clients: Sequence[int],
     given: Sequence[_Given],
 ) -> dict[str, Tensor]:
-    """Return what `training_step` returns for some clients, each value (clients,)."""
+    """Return what `training_step` returns for some clients, each value of shape (clients,)."""
     every = zip(*(given[client].tensors for client in clients), strict=True)
     batch = tree_unflatten([torch.stack(own) for own in every], given[clients[0]].structure)
     module = modules[clients[0]]

@@ -1,4 +1,4 @@
-"""Whether modules can be trained as one with the results of each alone; what cannot is refused."""
+"""Checks whether modules can be trained as one with the same results as each alone."""
 
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from coterie.execution.without_trainer import (
 )
 
 _ELEMENTWISE = (SGD, Adam, AdamW)
-"""Optimisers whose step of a parameter's element depends on that element alone."""
+"""Optimisers that update each element of a parameter independently of the others."""
 _REFUSED_HOOKS = (
     "on_before_zero_grad",
     "on_before_backward",
@@ -28,7 +28,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def check_vmappable(module: LightningModule) -> None:
-    """Raise a ConfigError if a module needs a Trainer, or hooks of its own in a step."""
+    """Raise a ConfigError if a module needs a Trainer, or overrides hooks that run in a step."""
     check_supported(module, "vmap")
     for hook in _REFUSED_HOOKS:
         if overrides(module, hook):
@@ -36,7 +36,7 @@ def check_vmappable(module: LightningModule) -> None:
 
 
 def architecture(module: LightningModule) -> Hashable:
-    """Return what modules have in common that are trained as one."""
+    """Return what modules must have in common to be trained as one."""
     parameters, buffers = module.named_parameters(), module.named_buffers()
     return (
         type(module),
@@ -46,17 +46,17 @@ def architecture(module: LightningModule) -> Hashable:
 
 
 def modes(module: LightningModule) -> tuple[bool, ...]:
-    """Whether each part is in train mode."""
+    """Return whether each submodule is in train mode."""
     return tuple(part.training for part in module.modules())
 
 
 def trained(module: LightningModule) -> tuple[bool, ...]:
-    """Whether each parameter takes a gradient."""
+    """Return whether each parameter takes a gradient."""
     return tuple(parameter.requires_grad for parameter in module.parameters())
 
 
 def check_alike(modules: Sequence[LightningModule]) -> None:
-    """Check that no attribute differs: one module's counts for all."""
+    """Check that the modules' attributes are equal, since one module's are used for all."""
     first = _attributes(modules[0])
     for module in modules[1:]:
         own = _attributes(module)
@@ -96,7 +96,7 @@ def vmapped_optimizer(
 
 @contextlib.contextmanager
 def refusing(module: LightningModule) -> Iterator[None]:
-    """Within it, what `vmap` cannot do is a ConfigError about the module."""
+    """Raise what `vmap` cannot do, within the context, as a ConfigError about the module."""
     try:
         yield
     except RuntimeError as error:
@@ -107,7 +107,7 @@ def refusing(module: LightningModule) -> Iterator[None]:
 
 
 def _attributes(module: LightningModule) -> dict[str, Any]:
-    """Part and name to value, of numbers, strings and truth values."""
+    """Return numbers, strings and booleans by submodule and attribute name."""
     return {
         f"{place}.{name}".strip("."): value
         for place, part in module.named_modules()

@@ -1,4 +1,4 @@
-"""The tensors of several clients' modules as one, each with a leading client axis."""
+"""The tensors of several clients' modules, stacked along a leading client axis."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class VmappedClients:
                 stacked[name] = joined.requires_grad_(first.requires_grad)
                 for tensors, own in zip(every, joined.detach(), strict=True):
                     tensors[name].data = own
-        for module in modules:  # what is no parameter and no buffer, and the module's own `device`
+        for module in modules:  # what is neither parameter nor buffer, and `device`
             module.to(device)
 
     def leave(self) -> None:
@@ -53,7 +53,7 @@ class VmappedClients:
         VmappedClients(self._modules, cpu)
 
     def narrow(self, clients: int, optimizer: Optimizer) -> None:
-        """Go on with the first clients only: the others have taken their last step.
+        """Continue with the first clients only, since the others have taken their last step.
 
         The optimizer is over `parameters`; its state is cut to these clients too.
         """
@@ -127,7 +127,7 @@ def _outputs(
 
 
 class _TrainingStep(nn.Module):
-    """Calls a module's `training_step`, for `functional_call`, which calls `forward` only."""
+    """Calls `training_step` where `functional_call` would call `forward`."""
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
@@ -155,5 +155,5 @@ def _named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _like(value: object, parameter: Tensor) -> bool:
-    """Whether an optimiser's value has the client axis, unlike the number of steps."""
+    """Return whether an optimiser's value has the client axis; the number of steps has none."""
     return isinstance(value, Tensor) and value.shape == parameter.shape

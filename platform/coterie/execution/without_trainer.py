@@ -1,4 +1,4 @@
-"""What a LightningModule may need of a Trainer, and what takes its place where there is none."""
+"""What a LightningModule may need of a Trainer, and what replaces it without one."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -67,14 +67,14 @@ def check_supported(module: LightningModule, executor: Executor = "bare") -> Non
 
 
 def overrides(module: LightningModule, hook: str) -> bool:
-    """Whether the module has a hook of its own."""
+    """Return whether the module overrides a hook."""
     base = own_base(module) or LightningModule  # of either Lightning package
     return getattr(type(module), hook, None) is not getattr(base, hook, None)
 
 
 @contextlib.contextmanager
 def without_trainer(module: LightningModule, executor: Executor = "bare") -> Iterator[None]:
-    """Refuse `current_epoch`, `optimizers()` and whatever else would ask a Trainer.
+    """Refuse `current_epoch`, `optimizers()` and other calls that need a Trainer.
 
     What the module logs goes nowhere.
     """
@@ -88,11 +88,11 @@ def without_trainer(module: LightningModule, executor: Executor = "bare") -> Ite
 
 
 def _log_nothing(*values: object, **options: object) -> None:
-    """Take the place of Lightning's functions, which would warn in each step."""
+    """Do nothing in place of Lightning's functions, which would warn in each step."""
 
 
 class _NoTrainer:
-    """Takes the Trainer's place; raises on every attribute."""
+    """A stand-in for the Trainer, which raises on every attribute."""
 
     def __init__(self, module: LightningModule, executor: Executor) -> None:
         self._module, self._executor = module, executor
@@ -105,13 +105,13 @@ _INSTEAD: Mapping[Executor, str] = {"bare": "lightning", "vmap": "bare"}
 
 
 def unsupported(module: LightningModule, what: str, executor: Executor = "bare") -> ConfigError:
-    """Return the error for a module that an executor cannot train; it names the executor to use."""
+    """Return the error for a module that an executor cannot train, with the executor to use."""
     kind, instead = type(module).__name__, _INSTEAD[executor]
     return ConfigError(f"executor={executor}: {kind} {what}; use executor={instead}.")
 
 
 def precision_plugin(name: str, accelerator: str) -> Precision:
-    """Lightning's plugin for a precision: it converts modules, batches and the training step."""
+    """Return Lightning's plugin for a precision, which converts modules, batches and steps."""
     if name == "bf16-mixed":
         return MixedPrecision("bf16-mixed", accelerator)
     if name == "bf16-true":
@@ -120,7 +120,7 @@ def precision_plugin(name: str, accelerator: str) -> Precision:
 
 
 class Schedule(NamedTuple):
-    """A scheduler of learning rates, and the epochs between its steps."""
+    """A scheduler of learning rates, and the number of epochs between its steps."""
 
     scheduler: LRScheduler
     frequency: int
@@ -129,7 +129,7 @@ class Schedule(NamedTuple):
 def optimizer_and_schedule(
     module: LightningModule, executor: Executor = "bare"
 ) -> tuple[Optimizer, Schedule | None]:
-    """Return the module's optimiser and, in Lightning's dict with it, a schedule by epochs.
+    """Return the module's optimiser and, from Lightning's dict, its schedule by epochs.
 
     Raises:
         ConfigError: If it gives several optimisers, or a schedule of another kind.
@@ -156,7 +156,7 @@ def optimizer_and_schedule(
 
 @contextlib.contextmanager
 def determinism(deterministic: bool) -> Iterator[None]:
-    """Within it, only deterministic algorithms are used, or any."""
+    """Use only deterministic algorithms within the context, or allow any."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(deterministic)
     try:
@@ -168,7 +168,7 @@ def determinism(deterministic: bool) -> Iterator[None]:
 def prepared(
     module: LightningModule, precision: Precision, batch: Batch, index: int, executor: Executor
 ) -> Any:
-    """Return a batch as `training_step` takes it: past the module's hooks, on its device.
+    """Return a batch for `training_step`, after the module's hooks and on its device.
 
     Args:
         module: On the device where it trains.

@@ -80,7 +80,7 @@ class Deadline:
 
 
 class _Call(NamedTuple):
-    """What a call's tasks share: its request, phase, slots and sums."""
+    """What the tasks of a call share: request, phase, slots and sums."""
 
     number: int
     request: PhaseRequest
@@ -91,7 +91,7 @@ class _Call(NamedTuple):
 
 @dataclass(kw_only=True)
 class Worker:
-    """One process's share of a phase.
+    """The part of a phase that one process runs.
 
     Attributes:
         pipeline: The aggregation, of which a part happens here.
@@ -156,10 +156,10 @@ class Worker:
             done = _task_done(of.number, task.client, sent, time.perf_counter() - started)
             engines = True
             of.sums.add(task.client, sent.up)  # last, so that a client that fails adds nothing
-        except BaseException as error:  # one client stops no other, also not by sys.exit
+        except BaseException as error:  # no client stops another, not even by sys.exit
             if engines and isinstance(error, StateLostError | SumsExceededError):
                 raise
-            self.deadline.stop()  # raises if the run is to stop, which is no client's failure
+            self.deadline.stop()  # raises if the run is to stop, which is not a failure of a client
             _logger.debug("Client %d failed", task.client, exc_info=True)
             refused = isinstance(error, ConfigError)
             message = described(error) if refused else _failure_message(error)
@@ -188,7 +188,7 @@ class Worker:
         return range(len(self.parts)) if named is None else named.get(task.client, frozenset())
 
     def _peer_messages(self, task: ClientTask) -> dict[int, Tensors]:
-        """Return copies of the client's peer messages, for the client to write into."""
+        """Return copies of the client's peer messages, which the client may change."""
         return {
             sender: self._read(task, task.peer_messages[sender])
             for sender in sorted(task.peer_messages)

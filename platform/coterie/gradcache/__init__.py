@@ -1,4 +1,4 @@
-"""Gradient caching for batches whose graph does not fit in memory."""
+"""Gradient caching, for batches whose graph does not fit in memory."""
 
 from coterie.gradcache.batch import UNCOUPLED, MicroBatched, Views, gradient_cached, through
 from coterie.gradcache.cached import Rows, Segment, Terms, cached_loss

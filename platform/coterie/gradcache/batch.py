@@ -1,4 +1,4 @@
-"""A training step whose config may say that gradients are cached, micro-batch by micro-batch."""
+"""Training steps that can cache gradients, micro-batch by micro-batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ class MicroBatched(MethodConfig):
     micro_batch: ClassVar[str | None] = "micro_batch_size"
 
     micro_batch_size: PositiveInt | None = None
-    """Samples per micro-batch, whose graph is in memory at a time: gradients of the whole batch are
-    cached, at the cost of one more forward pass. By default the whole batch. Batch norm needs 2."""
+    """Samples per micro-batch, of which one graph is in memory at a time: gradients of the whole
+    batch are cached, at the cost of one more forward pass. By default the whole batch. Batch norm
+    needs 2."""
 
 
 UNCOUPLED = (
-    "its loss is a mean over samples that do not see each other, so that a smaller batch_size "
-    "needs less memory for the same gradient"
+    "its loss is a mean over independent samples, so that a smaller batch_size needs less memory "
+    "for the same gradient"
 )
 """Why a method has no `micro_batch_size`."""
 
@@ -35,7 +36,7 @@ Step = Callable[[ModuleT, Views, int], Terms]
 
 @dataclass(frozen=True)
 class _MicroBatches:
-    """Rows that pass networks in micro-batches."""
+    """Rows that pass through networks in micro-batches."""
 
     rows: Rows
     size: int

@@ -83,7 +83,7 @@ class Segment:
 def cached_loss(
     parts: Mapping[str, Segment], loss: Callable[[Mapping[str, Any]], Terms]
 ) -> dict[str, Tensor]:
-    """Loss over all representations, whose `backward` needs one micro-batch's graph at a time.
+    """Return a loss whose `backward` needs the graph of one micro-batch at a time.
 
     The random state and autocast of pass 1 are replayed in pass 2; buffers, such as running
     statistics, are updated once.
@@ -124,7 +124,7 @@ def represented(part: Segment) -> Any:
 
 @dataclass
 class _Pass:
-    """State of one part between the passes, and α."""
+    """The state of one segment between the passes, and α."""
 
     part: Segment
     leaves: list[Tensor] = field(default_factory=list)
@@ -137,7 +137,7 @@ class _Pass:
 
     @torch.no_grad()
     def represent(self) -> Any:
-        """Pass 1: representations of the whole batch, as leaves of the loss's graph."""
+        """Run pass 1: compute representations of the whole batch, as leaves of the loss's graph."""
         if self.trained:
             self.buffers = [buffer.clone() for buffer in self._buffers()]
         structure = None
@@ -161,7 +161,7 @@ class _Pass:
         return tree_unflatten(self.leaves, structure)
 
     def again(self, upstream: Tensor) -> Iterator[tuple[Tensor | None, ...]]:
-        """Pass 2: the gradients of each micro-batch."""
+        """Run pass 2: compute the gradients of each micro-batch."""
         for buffer, value in zip(self._buffers(), self.buffers, strict=True):
             buffer.copy_(value)
         for piece, generators in zip(self.part.pieces(), self.generators, strict=True):
@@ -182,7 +182,7 @@ class _Pass:
 
 
 def _leaf(n: int, rows: Tensor) -> Tensor:
-    """Room for n rows; in place of float16 in float32, as α is not scaled yet and may be tiny."""
+    """Allocate n rows; float32 in place of float16, since α is not scaled yet and may be tiny."""
     dtype = torch.float32 if rows.dtype == torch.float16 else rows.dtype
     return rows.new_empty(n, *rows.shape[1:], dtype=dtype)
 
@@ -197,11 +197,11 @@ class _Run:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those of all parts, each once."""
+        """The parameters of all segments, each once."""
         return list(dict.fromkeys(p for one in self.passes for p in one.trained))
 
     def represent(self, part: Segment) -> Any:
-        """Pass 1 of a part."""
+        """Run pass 1 of a segment."""
         self.passes.append(_Pass(part))
         return self.passes[-1].represent()
 
@@ -217,7 +217,7 @@ class _Run:
             one.leaves = []
 
     def gradients(self, upstream: Tensor) -> list[Tensor | None]:
-        """Pass 2: the gradient of each parameter."""
+        """Run pass 2, and return the gradient of each parameter."""
         if self._done:
             raise ContractError("A cached loss was back-propagated twice; compute it again.")
         self._done = True
@@ -231,7 +231,7 @@ class _Run:
 
     @contextmanager
     def _buffers_kept(self) -> Iterator[None]:
-        """Restore the buffers as pass 1 left them."""
+        """Restore the buffers to their values after pass 1."""
         modules = dict.fromkeys(module for one in self.passes for module in one.part.modules)
         buffers = [buffer for module in modules for buffer in module.buffers()]
         values = [buffer.clone() for buffer in buffers]

@@ -1,4 +1,4 @@
-"""Repeat the first pass of gradient caching: generators, autocast, sums of gradients."""
+"""Repeats the first pass of gradient caching: generators, autocast, and sums of gradients."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +26,7 @@ class Generators:
         return cls(torch.get_rng_state(), samples.device, cuda)
 
     def shared(self, others: "Sequence[Generators]") -> "Generators":
-        """Return the last of the others if it is equal.
+        """Return the last of the others if it is equal to this one, to save memory.
 
         Saves memory for networks that draw nothing.
         """
@@ -50,7 +50,7 @@ class Generators:
 
 
 class Sums:
-    """Two-level sums of gradients: adding a thousand small ones one by one would lose digits."""
+    """Two-level sums of gradients: a thousand small ones added one by one would lose digits."""
 
     _TOGETHER = 16
 
@@ -84,7 +84,7 @@ def _add(
 
 
 def autocast_now() -> Callable[[], AbstractContextManager[Any]]:
-    """Return a factory of the present autocast context, for later."""
+    """Return a factory of the present autocast context, for later use."""
     kind = "cuda" if torch.cuda.is_available() and torch.is_autocast_enabled("cuda") else "cpu"
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
@@ -101,7 +101,7 @@ def check_leaves(loss: Tensor, leaves: Sequence[Tensor]) -> None:
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) not in known:
             raise ContractError(
-                f"The cached loss trains parameters of shape {tuple(variable.shape)} itself; "
-                "put their network into a part."
+                f"The cached loss trains parameters of shape {tuple(variable.shape)} itself; put "
+                "their network into a segment."
             )
         waiting += [following for following, _ in node.next_functions]

@@ -19,7 +19,7 @@ def contrastive_loss(
     temperature: float,
     include_positive: bool = False,
 ) -> Float[Tensor, ""]:
-    """L(u, v; τ) of FedMCC, eq. (1) at the instance level.
+    """Return L(u, v; τ) of FedMCC, eq. (1) at the instance level.
 
         L = (1/n) Σ_i −log( exp(s(u_i, v_i)/τ) / ξ_i ),
         ξ_i = Σ_{j≠i} [ exp(s(u_i, u_j)/τ) + exp(s(u_i, v_j)/τ) ],
@@ -34,9 +34,6 @@ def contrastive_loss(
         temperature: τ > 0.
         include_positive: Whether ξ_i also holds exp(s(u_i, v_i)/τ), as in CC's published code.
 
-    Returns:
-        The loss.
-
     Raises:
         ConfigError: If τ is not positive.
         ContractError: If the shapes differ or there are fewer than two rows.
@@ -49,7 +46,7 @@ def contrastive_loss(
 def nt_xent(
     u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Symmetric loss with the positive, ½ [L(u, v; τ) + L(v, u; τ)]: SimCLR's and CC's code.
+    """Return ½ [L(u, v; τ) + L(v, u; τ)] with the positive pair in the sum: SimCLR's and CC's code.
 
     Equal to the cross-entropy over the 2n views without each view's similarity to itself.
 
@@ -57,9 +54,6 @@ def nt_xent(
         u: One view's projections, n ≥ 2.
         v: The other view's.
         temperature: τ > 0.
-
-    Returns:
-        The loss.
     """
     forward = contrastive_loss(u, v, temperature, include_positive=True)
     return 0.5 * (forward + contrastive_loss(v, u, temperature, include_positive=True))
@@ -72,7 +66,7 @@ def nt_xent_against(
     others: Float[Tensor, "m d"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """`nt_xent` with more negatives for all 2n anchors: FedCA's dictionary of other clients.
+    """Return `nt_xent` with more negatives for all 2n anchors: FedCA's dictionary of other clients.
 
         ℓ_i = −log( exp(s(z_i, z_j)/τ) / (Σ_{k≠i} exp(s(z_i, z_k)/τ) + Σ_d exp(s(z_i, w_d)/τ)) )
 
@@ -83,9 +77,6 @@ def nt_xent_against(
         v: The other view's.
         others: The negatives, constants; without any the loss is `nt_xent`.
         temperature: τ > 0.
-
-    Returns:
-        The loss.
     """
     if not len(others):
         return nt_xent(u, v, temperature)
@@ -103,7 +94,7 @@ def cluster_contrastive_loss(
     temperature: float,
     include_positive: bool = False,
 ) -> Float[Tensor, ""]:
-    """L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
+    """Return L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
 
     A cluster is represented by its probabilities over the batch, so n in L is k here.
 
@@ -112,8 +103,5 @@ def cluster_contrastive_loss(
         c_b: The other view's.
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
-
-    Returns:
-        The loss.
     """
     return contrastive_loss(c_a.T, c_b.T, temperature, include_positive)

@@ -17,7 +17,7 @@ Statistics = Mapping[str, Tensor]
 
 _LEAST_VARIANCE = 1e-6
 _ROUNDINGS = 8
-"""Roundings of the squared mean in a difference of means of squares."""
+"""Rounding steps of a squared mean in a difference of means of squares."""
 
 
 def pair_shapes(width: int) -> dict[str, tuple[int, ...]]:
@@ -32,7 +32,7 @@ def _product(u: Tensor, v: Tensor) -> Tensor:
 
 
 def pair_statistics(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"]) -> dict[str, Tensor]:
-    """Statistics of two views: ⟨u⟩, ⟨v⟩, ⟨u²⟩, ⟨v²⟩ (d,) and ⟨u vᵀ⟩ (d, d).
+    """Return the statistics ⟨u⟩, ⟨v⟩, ⟨u²⟩, ⟨v²⟩ (d,) and ⟨u vᵀ⟩ (d, d) of two views.
 
     Args:
         u: One view's projections.
@@ -44,7 +44,7 @@ def pair_statistics(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"]) -> dict[st
 
 
 def cross_correlation(of: Statistics) -> Float[Tensor, "d d"]:
-    """C_ij = (⟨u_i v_j⟩ − ⟨u_i⟩⟨v_j⟩) / √(Var u_i · Var v_j), from `pair_statistics`.
+    """Return C_ij = (⟨u_i v_j⟩ − ⟨u_i⟩⟨v_j⟩) / √(Var u_i · Var v_j), from `pair_statistics`.
 
     A variance counts as 1e-6 at least, which keeps gradients of constant features finite, and as
     what rounding leaves of it where the mean is thousands of times larger than the deviation.
@@ -59,7 +59,7 @@ def _spread(mean: Float[Tensor, "d"], square: Float[Tensor, "d"]) -> Float[Tenso
 
 
 def cross_correlation_loss(of: Statistics, weight: float) -> Float[Tensor, ""]:
-    """(1/d) (Σ_i (1 − C_ii)² + λ Σ_{i≠j} C_ij²): Barlow Twins' loss, DCCO's over all clients.
+    """Return (1/d) (Σ_i (1 − C_ii)² + λ Σ_{i≠j} C_ij²): Barlow Twins' loss, and DCCO's.
 
     Both papers have the sum; the mean over features lets one learning rate suit any width.
 
@@ -77,7 +77,7 @@ def cross_correlation_loss(of: Statistics, weight: float) -> Float[Tensor, ""]:
 
 
 def corrected(own: Statistics, shared: Statistics) -> dict[str, Tensor]:
-    """Return the shared statistics with the gradient of a client's own.
+    """Return the values of the shared statistics, with the gradient of the client's own.
 
     With one step on a client's whole batch, the mean of the clients' gradients is the gradient of
     the loss over all clients' batches.
@@ -86,7 +86,7 @@ def corrected(own: Statistics, shared: Statistics) -> dict[str, Tensor]:
 
 
 def correlation(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """R = ½ (⟨u uᵀ⟩ + ⟨v vᵀ⟩): the correlation matrix of both views' projections."""
+    """Return R = ½ (⟨u uᵀ⟩ + ⟨v vᵀ⟩), the correlation matrix of both views' projections."""
     return 0.5 * (_product(u, u) + _product(v, v))
 
 
@@ -97,16 +97,13 @@ def shared_spectral_loss(
     others: Float[Tensor, "d d"],
     share: float,
 ) -> Float[Tensor, ""]:
-    """FedSC's local objective: −2 ⟨uᵀ v⟩ + α ‖R‖² + 2 (1 − α) tr(R R̄).
+    """Return FedSC's local objective: −2 ⟨uᵀ v⟩ + α ‖R‖² + 2 (1 − α) tr(R R̄).
 
     Args:
         u: One view's projections.
         v: The other view's.
         others: R̄, the mean of the other clients' correlation matrices, a constant.
         share: α in [0, 1]; 1 is the spectral loss of the client alone.
-
-    Returns:
-        The loss.
     """
     own = correlation(u, v)
     attract = -2.0 * (u * v).sum(dim=1).mean()

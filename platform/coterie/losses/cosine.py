@@ -1,4 +1,4 @@
-"""Losses of cosine similarities with constants: SimSiam, BYOL, CCFC and MOON."""
+"""Losses of cosine similarities: SimSiam, BYOL, CCFC and MOON."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ Pairs = Literal["exclude_self", "all"]
 
 
 def negative_cosine(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """D(p, z) = −(1/n) Σ_i s(p_i, z_i) of SimSiam, eq. (1), with s the cosine similarity.
+    """Return D(p, z) = −(1/n) Σ_i s(p_i, z_i) of SimSiam, eq. (1), with s the cosine similarity.
 
     Args:
         p: One view's predictions.
@@ -32,7 +32,7 @@ def negative_cosine(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Float[T
 
 
 def normalised_error(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """(1/n) Σ_i ‖p_i/‖p_i‖ − z_i/‖z_i‖‖² = 2 + 2 D(p, z) of BYOL, eq. (2), in [0, 4].
+    """Return (1/n) Σ_i ‖p_i/‖p_i‖ − z_i/‖z_i‖‖² = 2 + 2 D(p, z) of BYOL, eq. (2), in [0, 4].
 
     Args:
         p: The online network's predictions of one view.
@@ -50,7 +50,7 @@ def model_contrast(
     far: Float[Tensor, "n d"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Model-contrastive loss of MOON, eq. (3), with s the cosine similarity.
+    """Return the model-contrastive loss of MOON, eq. (3), with s the cosine similarity.
 
         ℓ = −(1/n) Σ_i log( e^{s(z_i, near_i)/τ} / (e^{s(z_i, near_i)/τ} + e^{s(z_i, far_i)/τ}) )
 
@@ -79,7 +79,7 @@ def cluster_contrast(
     clusters: int,
     pairs: Pairs,
 ) -> Float[Tensor, ""]:
-    """Cluster-contrastive loss of CCFC, eq. (1) and (2), in O(n d).
+    """Return the cluster-contrastive loss of CCFC, eq. (1) and (2), in O(n d).
 
         D(x_i) = −1/(n_c − 1) Σ_{j≠i} cos(p_i, stopgrad z_j)
 

@@ -1,4 +1,4 @@
-"""Entropy of the cluster sizes, which keeps CC, MCC and FedMCC from collapse to one cluster."""
+"""The entropy of cluster sizes, which keeps CC, MCC and FedMCC from collapsing to one cluster."""
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from coterie.precision import in_float32
 
 @in_float32
 def cluster_entropy(c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
-    """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
+    """Return H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
 
     0 ≤ H ≤ log k; H is largest when all clusters have one size, so a loss must **subtract** it
     (FedMCC prints +H in (2), (6) and (9), which collapses to one cluster).
@@ -31,7 +31,7 @@ def cluster_entropy(c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
 
 @torch.no_grad()
 def entropy_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    """∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
+    """Return ∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
 
     Args:
         c: Soft assignments.
@@ -49,7 +49,7 @@ def entropy_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
 
 
 def cluster_sizes(c: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:
-    """Each cluster's share p_i = ‖c_i‖₁ / ‖c‖₁ of the mass; the shares sum to one.
+    """Return each cluster's share p_i = ‖c_i‖₁ / ‖c‖₁ of the mass; the shares sum to one.
 
     Raises:
         ContractError: If c is not a matrix.

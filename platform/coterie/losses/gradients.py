@@ -1,4 +1,4 @@
-"""Gradients of the contrastive loss in closed form, without a graph: FedMCC's eq. (14) to (16).
+"""Closed-form gradients of the contrastive loss, without a graph: FedMCC's eq. (14) to (16).
 
 The equations are corrected, see `contrastive_gradients`.
 """
@@ -20,7 +20,7 @@ def contrastive_gradients(
     temperature: float,
     include_positive: bool = False,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """∂L/∂u and ∂L/∂v of `contrastive_loss`, eq. (15) and (16).
+    """Return ∂L/∂u and ∂L/∂v of `contrastive_loss`, eq. (15) and (16).
 
     Two corrections to the paper: s'(u, w) = ∂s(u, w)/∂u = w/(‖u‖‖w‖) − s(u, w) u/‖u‖², where (14)
     has a wrong sign, and the factor 1/ξ_l, which the last term of (15) lacks:
@@ -36,9 +36,6 @@ def contrastive_gradients(
         v: The other view's.
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
-
-    Returns:
-        ∂L/∂u and ∂L/∂v.
 
     Raises:
         ConfigError: If τ is not positive.

@@ -1,4 +1,4 @@
-"""The contrastive loss by its formula, and functions that its other forms share."""
+"""The contrastive loss by its formula, and functions that its other implementations share."""
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ def plain_contrastive_loss(
     temperature: float,
     include_positive: bool = False,
 ) -> Float[Tensor, ""]:
-    """`contrastive_loss` by its formula, with all n × n similarities in memory: the reference."""
+    """Return `contrastive_loss` by its formula, with n × n similarities: the reference."""
     check_views(u, v, temperature)
     u, v = functional.normalize(u, dim=1), functional.normalize(v, dim=1)
     among, across = anchor_logits(u, v, temperature, include_positive)
@@ -42,7 +42,7 @@ def anchor_logits(
         Two matrices; terms that ξ leaves out are −∞.
     """
     anchors = u / temperature
-    # Not `fill_diagonal_`, which vmap does not know.
+    # Not `fill_diagonal_`, which vmap does not support.
     same = torch.eye(len(u), dtype=torch.bool, device=u.device)
     among, across = (anchors @ u.T).masked_fill(same, -torch.inf), anchors @ v.T
     return among, across if include_positive else across.masked_fill(same, -torch.inf)

@@ -1,4 +1,4 @@
-"""FedX's relational loss: two views relate alike to other samples."""
+"""FedX's relational loss: both views should relate alike to other samples."""
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ def relational_loss(
     temperature: float,
     target_temperature: float,
 ) -> Float[Tensor, ""]:
-    """Divergence of two views' similarities to other samples from their mean, eq. (5) of FedX.
+    """Return the divergence of two views' similarities to other samples, eq. (5) of FedX.
 
         L = ½ KL(q ‖ p_u) + ½ KL(q ‖ p_v),   p_x = softmax(s(x, others)/τ),
         q = ½ [softmax(s(u, others)/τ') + softmax(s(v, others)/τ')],

@@ -1,4 +1,4 @@
-"""The spectral contrastive loss, by pairs of a batch and by correlation matrices."""
+"""The spectral contrastive loss, from pairs of a batch or from correlation matrices."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from coterie.precision import in_float32, unit_rows
 def spectral_contrast(
     u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], bound: float | None = None
 ) -> Float[Tensor, ""]:
-    """Spectral contrastive loss of HaoChen et al., eq. (6), over a batch.
+    """Return the spectral contrastive loss of HaoChen et al., eq. (6), over a batch.
 
         L = ( −(2/n) Σ_i ⟨u_i, v_i⟩ + 1/(n(n−1)) Σ_{i≠j} ⟨u_i, v_j⟩² ) / μ,
 

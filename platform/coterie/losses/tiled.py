@@ -1,4 +1,4 @@
-"""The contrastive loss in tiles: its value and gradient without an n × n matrix.
+"""The contrastive loss in tiles: value and gradient without an n × n matrix.
 
 Both passes go over square blocks of anchors and partners. The forward pass sums each anchor's
 denominator ξ block by block; the backward pass recomputes each block. Beyond the inputs and their
@@ -33,7 +33,7 @@ def tiled_contrastive_loss(
     include_positive: bool = False,
     tile: int = TILE,
 ) -> Float[Tensor, ""]:
-    """`plain_contrastive_loss`, to rounding, in memory O(n d + tile²).
+    """Return `plain_contrastive_loss`, up to rounding, in memory O(n d + tile²).
 
     Computed in float32 or wider, also under autocast and for half-precision inputs; in float64 if
     exponentials of similarities over τ would leave float32's range.
@@ -131,7 +131,7 @@ def _exponentials(
     columns: slice,
     options: _Options,
 ) -> Float[Tensor, "rows columns"]:
-    """e^{(s(u_i, w_j) − 1)/τ} of a block; 0 for i = j unless that pair counts."""
+    """Return e^{(s(u_i, w_j) − 1)/τ} of a block; 0 for i = j unless that pair counts."""
     scale = 1.0 / options.temperature
     bound = unit_u.new_full((1, 1), -scale)
     block = torch.addmm(bound, unit_u[rows], partners[columns].T, alpha=scale).exp_()
@@ -141,7 +141,7 @@ def _exponentials(
 
 
 def _all(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
-    """Every block's anchors and partners."""
+    """Return every block's anchors and partners."""
     return itertools.product(_slices(n, tile), _slices(n, tile))
 
 
@@ -155,12 +155,12 @@ def _pairs(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _unit(rows: Float[Tensor, "n d"], options: _Options) -> Float[Tensor, "n d"]:
-    """Rows of unit length, in the dtype of the computation."""
+    """Return rows of unit length, in the dtype of the computation."""
     dtype = torch.promote_types(rows.dtype, torch.float32)
     dtype = dtype if _in_range(options.temperature, dtype) else torch.float64
     return functional.normalize(rows.to(dtype), dim=1)
 
 
 def _in_range(temperature: float, dtype: torch.dtype) -> bool:
-    """Whether e^{−2/τ}, the smallest exponential, and its inverse are in the dtype's range."""
+    """Return whether the smallest exponential, e^{−2/τ}, and its inverse fit the dtype."""
     return 2.0 / temperature < -0.95 * math.log(torch.finfo(dtype).tiny)

@@ -1,4 +1,4 @@
-"""The triplet losses of CF-CL, and the weight of those on received embeddings.
+"""The triplet losses of CF-CL, and the weight of the loss on received embeddings.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
 Labels", eq. (1), (23) and (25).
@@ -23,7 +23,7 @@ def triplet_losses(
     negatives: Float[Tensor, "n d"],
     margin: float,
 ) -> Float[Tensor, "n"]:
-    """Eq. (1): max{0, ‖a − p‖² − ‖a − n‖² + m} of each triplet of rows.
+    """Return max{0, ‖a − p‖² − ‖a − n‖² + m} of each triplet of rows, eq. (1).
 
     Args:
         anchors: φ(d).
@@ -50,7 +50,7 @@ def crossed_losses(
     others: Float[Tensor, "m d"],
     margin: float,
 ) -> Float[Tensor, "n m"]:
-    """Eq. (1) for each anchor with each other embedding as its negative.
+    """Return eq. (1) for each anchor with each other embedding as its negative.
 
     Args:
         anchors: φ(d).
@@ -75,7 +75,7 @@ def received_loss(
     margin: float,
     reduction: Reduction,
 ) -> Float[Tensor, ""]:
-    """Return the regulariser of eq. (23) without its weight: received embeddings as negatives.
+    """Return eq. (23)'s regulariser without its weight: received embeddings are the negatives.
 
     Args:
         anchors: φ(d).
@@ -97,7 +97,7 @@ def received_loss(
 def staleness_weight(
     step: int, *, total: int, interval: int, scale: float, rho_zeta: float
 ) -> float:
-    """W_t, eq. (25): highest right after an exchange, and rising over the run.
+    """Return W_t, eq. (25): highest right after an exchange, and rising over the run.
 
         W_t = λ_w (exp(−(t mod T_a)/(T_a − 1)) + exp(t/T − ρζ))
 

@@ -1,1 +1,1 @@
-"""What a run leaves: saved models, how to load them, and assignments of new samples."""
+"""Saved models, how to load them, and assignments of new samples."""

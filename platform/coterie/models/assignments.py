@@ -1,4 +1,4 @@
-"""Writes the predictions for new samples to a Parquet or CSV file, batch by batch."""
+"""Writes predictions for new samples to a Parquet or CSV file, batch by batch."""
 
 import os
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ class AssignmentsFile:
 
 
 def check_output(path: Path, *, embedding: bool) -> None:
-    """Refuse a file that exists, or whose kind is not known or cannot hold the columns."""
+    """Refuse a file that exists, is of an unknown kind, or cannot hold the columns."""
     kind = path.suffix.lower()
     if kind not in {".parquet", ".csv"}:
         raise ConfigError(f"output={path}: its kind is unknown; name it .parquet or .csv.")
@@ -122,5 +122,5 @@ def check_output(path: Path, *, embedding: bool) -> None:
         raise ConfigError(f"output={path}: CSV cannot hold embeddings; name it .parquet.")
     if path.exists():
         raise ConfigError(
-            f"output={path}: it is there already; choose another name, or take it away first."
+            f"output={path}: it already exists; choose another name, or remove it first."
         )

@@ -43,13 +43,13 @@ _MISFITS = (
     TypeError,
     ValueError,
 )
-"""What methods and PyTorch raise for configs and descriptions that do not belong together."""
+"""Errors that methods and PyTorch raise for configs and descriptions that do not fit each other."""
 _SPARE = 1 << 30
-"""Bytes that a server state may have besides 64 times those of the weights."""
+"""Bytes that a server state may have in addition to 64 times those of the weights."""
 
 
 def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
-    """Return the model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
+    """Return the model of a finished run, in eval mode on the CPU, without data set or Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
     (n, features), and returns a `Prediction`: embedding and cluster probabilities. The run's
@@ -58,7 +58,7 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
 
     Args:
         path: The run's folder or its `model/`.
-        trust: Packages that its config may import, besides Coterie's own.
+        trust: Packages that its config may import, in addition to Coterie's own.
 
     Raises:
         DataError: If there is no model, its format is newer, or its weights do not fit it.
@@ -89,7 +89,7 @@ def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]
 
 
 def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
-    """Refuse a description of much larger samples or server states than its weights can have."""
+    """Refuse a description of samples or server states that are larger than its weights allow."""
     path = folder / DESCRIPTION
     most = _SPARE + 64 * ((folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0)
     try:
@@ -113,7 +113,7 @@ def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _as_data_error(folder: Path) -> Iterator[None]:
-    """Tell that a model's files do not belong together."""
+    """Raise a DataError if a model's files do not fit each other."""
     try:
         yield
     except _MISFITS as error:
@@ -154,7 +154,7 @@ def _build(
 
 
 def self_contained(encoder: Component, folder: Path) -> Component:
-    """Return the encoder's config with no other files than those of a saved model's folder."""
+    """Return the encoder's config, limited to files in a saved model's folder."""
     return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
@@ -164,7 +164,7 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
     Args:
         path: The config.
         name: The section.
-        trust: Packages that it may import, besides Coterie's own.
+        trust: Packages that it may import, in addition to Coterie's own.
 
     Raises:
         DataError: If the file is missing, or the section is of another version.
@@ -180,7 +180,8 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
         raise ConfigError(f"{path}: {name}.{error}") from error
     except (KeyError, TypeError, ValueError) as error:  # also pydantic's
         raise DataError(
-            f"{path}: its {name} section is not this version's; use the version it names."
+            f"{path}: its {name} section is of another version of Coterie; use the version that it "
+            "names."
         ) from error
 
 
@@ -206,7 +207,7 @@ def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) 
 
 
 def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
-    """Tensors of zeros in the layouts that `layouts_of` gave."""
+    """Return zero tensors in the layouts that `layouts_of` gave."""
     tensors = {}
     for name, layout in layouts.items():
         dtype, sizes = _layout(layout)
@@ -215,9 +216,9 @@ def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _layout(text: str) -> tuple[torch.dtype, list[int]]:
-    """Return the dtype and the shape in a text such as `float32 32x1x4x4`."""
+    """Parse a dtype and a shape from a text such as `float32 32x1x4x4`."""
     name, _, shape = text.partition(" ")
     dtype, sizes = getattr(torch, name), [int(size) for size in shape.split("x") if size]
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in sizes):
-        raise ValueError(f"{text} is no layout")
+        raise ValueError(f"{text} is not a layout")
     return dtype, sizes

@@ -1,4 +1,4 @@
-"""A user's module as a Lightning checkpoint, which `load_from_checkpoint` reads."""
+"""A user's module as a Lightning checkpoint, for `load_from_checkpoint`."""
 
 from collections.abc import Mapping
 from importlib import import_module

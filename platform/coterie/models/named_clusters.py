@@ -1,4 +1,4 @@
-"""Clusters as the data's owner has named, merged and split them: the file of `coterie show`'s page.
+"""Clusters that the data's owner has named, merged and split on the page of `coterie show`.
 
 Parts of the same name are one cluster. A part is a cluster of the model, such as "3", or one of its
 halves, "3a" and "3b", on either side of a plane in the space of representations.
@@ -40,7 +40,7 @@ _FILE = TypeAdapter(_File)
 
 
 class Plane(NamedTuple):
-    """What parts a cluster in two.
+    """The plane that splits a cluster in two.
 
     Attributes:
         direction: float64 (d,), the step from the middle of half a to that of half b.
@@ -53,7 +53,7 @@ class Plane(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedClusters:
-    """Names of a model's clusters and of their halves.
+    """The names of a model's clusters and of their halves.
 
     Attributes:
         names: The names, each once, in the order of their first parts.
@@ -65,7 +65,7 @@ class NamedClusters:
     planes: dict[int, Plane]
 
     def of(self, prediction: Prediction) -> Prediction:
-        """Return the prediction with the probability of each name, the sum over its parts."""
+        """Return the prediction with each name's probability, which is the sum over its parts."""
         found = prediction.probabilities
         assert found is not None  # `read_named_clusters` refuses models without clusters
         probabilities = found.new_zeros(len(found), len(self.names))
@@ -81,7 +81,7 @@ class NamedClusters:
 
 
 def model_digest(folder: Path) -> str:
-    """Return the SHA-256 of a saved model's weights, by which a file of names knows its model."""
+    """Return the SHA-256 of a saved model's weights, which a file of names refers to."""
     with (folder / WEIGHTS).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -89,7 +89,7 @@ def model_digest(folder: Path) -> str:
 def read_named_clusters(
     path: Path, folder: Path, clusters: int | None, features: int
 ) -> NamedClusters:
-    """Read a file that the page of `coterie show` has saved.
+    """Read a file that the page of `coterie show` saved.
 
     Args:
         path: The file.
@@ -118,7 +118,7 @@ def read_named_clusters(
 
 
 def _place(part: str) -> tuple[int, int | None]:
-    """Return a part's cluster, and its side if it is a half."""
+    """Return a part's cluster and, for a half, its side of the plane."""
     if part[-1:] in SIDES and part[:-1]:
         return int(part[:-1]), SIDES.index(part[-1])
     return int(part), None
@@ -130,7 +130,7 @@ def _check_model(digest: str, folder: Path) -> None:
 
 
 def _check_parts(names: dict[str, Any], clusters: int, planes: dict[int, Plane]) -> None:
-    """Raise a ValueError unless the parts are those of all clusters, and all have names."""
+    """Raise a ValueError unless the parts cover all clusters, and all have names."""
     halves = {f"{cluster}{side}" for cluster in planes for side in SIDES}
     split = {part[:-1] for part in halves & names.keys()}
     wanted = {str(cluster) for cluster in range(clusters)} - split
@@ -147,7 +147,7 @@ def _check_parts(names: dict[str, Any], clusters: int, planes: dict[int, Plane])
 def _plane(values: _Plane, features: int) -> Plane:
     numbers = [*values["direction"], values["threshold"]]
     if len(values["direction"]) != features or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"a plane has no {features} finite numbers")
+        raise ValueError(f"a plane does not have {features} finite numbers")
     return Plane(torch.tensor(values["direction"], dtype=torch.float64), values["threshold"])
 
 

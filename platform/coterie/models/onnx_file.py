@@ -1,4 +1,4 @@
-"""A saved model as an ONNX file, checked with ONNX Runtime against the model itself."""
+"""Writes a saved model as an ONNX file, and checks it with ONNX Runtime against the model."""
 
 import logging
 import warnings
@@ -31,7 +31,7 @@ def check_onnx_installed() -> None:
 
 
 def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
-    """Write a model for batches of any size, with the input "samples" and named outputs.
+    """Write a model for any batch size, with the input "samples" and named outputs.
 
     Args:
         path: The file, which is written when the check has passed.
@@ -43,7 +43,7 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         largest value.
 
     Raises:
-        DataError: If the network has no form in ONNX, or ONNX Runtime computes something else.
+        DataError: If the network cannot be an ONNX file, or ONNX Runtime computes something else.
     """
     wrapped = plain(model)
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         except DataError:
             raise
         except Exception as error:
-            why = f"the network has no form in ONNX ({reason(error)})"
+            why = f"the network cannot be converted to ONNX ({reason(error)})"
             raise DataError(f"{path}: {why}; use format=pt2.") from error
         if not apart <= _TOLERANCE:
             raise DataError(

@@ -1,4 +1,4 @@
-"""The encoder of a finished run, as a component that any method can start from or freeze."""
+"""The encoder of a finished run, as a component from which any method can start."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -34,7 +34,7 @@ class Pretrained(ScalableConfig):
     path: Annotated[str, Field(min_length=1)]
     """The folder of a finished run, or its `model/`."""
     freeze: bool = True
-    """Whether the weights stay fixed, in eval mode; otherwise training starts from them."""
+    """Whether the weights stay fixed, in eval mode, or else are where training starts."""
     digest: str | None = None
     """SHA-256 of the model's weights file. Filled in from the file; a given value must match."""
     network: NestedComponent = None
@@ -44,7 +44,7 @@ class Pretrained(ScalableConfig):
     @model_validator(mode="before")
     @classmethod
     def _find_out(cls, given: Any, info: ValidationInfo) -> Any:
-        """Fill in digest and network; a resolved config has both and may outlive the files."""
+        """Fill in digest and network; a resolved config has both, and the files may be gone."""
         if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
             return given
         path = str(given_path("encoder.path", given["path"]).absolute())
@@ -129,7 +129,7 @@ def _weights_file(path: str) -> Path:
 
 
 def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
-    """Digest and network config of a saved model, as plain values."""
+    """Return the digest and network config of a saved model, as plain values."""
     folder = model_folder(path)
     read_description(folder)  # raises on other formats
     file = folder / WEIGHTS

@@ -48,7 +48,7 @@ class _Server(TypedDict):
 
 
 class _Description(TypedDict):
-    """The kinds of what `model.json` holds; more is allowed."""
+    """The types of the fields of `model.json`; further fields are allowed."""
 
     input: _Input
     dtype: str
@@ -65,7 +65,7 @@ _DESCRIPTION = TypeAdapter(_Description)
 def write_model(
     folder: Path, model: Clusterer, config: Path, server: ServerState, data: DataArrays
 ) -> None:
-    """Write `model/`: the weights, and what `load_model` needs to build the network again.
+    """Write `model/`: the weights, and what `load_model` needs to rebuild the network.
 
     Args:
         folder: Where to write; created if missing.
@@ -123,7 +123,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
 
 
 def example_samples(description: Mapping[str, Any]) -> Tensor:
-    """Eight samples of the shape and type that a model takes, always the same ones."""
+    """Return eight samples of the shape and type that a model takes, always the same ones."""
     given, drawn = description["input"], torch.Generator().manual_seed(0)
     shape, dtype = (8, *given["shape"]), getattr(torch, given["dtype"])
     if dtype == torch.uint8:
@@ -132,23 +132,19 @@ def example_samples(description: Mapping[str, Any]) -> Tensor:
 
 
 def blank_sample(data: DataArrays) -> Tensor:
-    """Return a batch of one sample of the data's shape and type, all zero."""
+    """Return a batch of one sample with the data's shape and type, all zero."""
     return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
 
 
 def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
-    """Give the model this head, unless it has one."""
+    """Give the model this head, unless it already has one."""
     if head is None or model.head is not None:
         return model
     return Clusterer(model.encoder, head, projection=model.projection)
 
 
 def model_folder(path: str | Path) -> Path:
-    """Find `model/`, given the run's folder or `model/` itself.
-
-    Raises:
-        DataError: If there is none.
-    """
+    """Find `model/`, given the run's folder or `model/` itself."""
     given = given_path("model", str(path))
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
@@ -156,7 +152,7 @@ def model_folder(path: str | Path) -> Path:
     for module in (given / "model" / CHECKPOINT, given / CHECKPOINT):
         if module.is_file():
             raise DataError(
-                f"{path}: the run was of a LightningModule of its own, which "
+                f"{path}: the run trained a LightningModule, which "
                 f'load_from_checkpoint("{module}") of its class reads.'
             )
     if given.is_file():
@@ -202,7 +198,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def layouts_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name to dtype and shape, such as `float32 32x1x4x4`."""
+    """Return each tensor's dtype and shape, such as `float32 32x1x4x4`, by name."""
     return {
         name: f"{str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}"
         for name, t in tensors.items()

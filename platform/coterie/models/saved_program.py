@@ -1,4 +1,4 @@
-"""A saved model as an exported program: prediction needs none of the classes that trained it."""
+"""A saved model as an exported program, which predicts without the classes that trained it."""
 
 import copy
 import io
@@ -19,15 +19,15 @@ PROGRAM = "model.pt2"
 """Its name in a saved model's folder."""
 
 _SPARE = 1 << 31
-"""Bytes that a program may have besides twice those of the weights, which it holds too."""
+"""Bytes that a program may have in addition to twice those of the weights, which it includes."""
 _CANNOT = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What `torch.export` raises for networks that it cannot take."""
+"""Errors that `torch.export` raises for networks that it cannot export."""
 
 _log = logging.getLogger(__name__)
 
 
 class SavedProgram(Program):
-    """A program that travels to other processes as the content of its file."""
+    """An exported program, which is pickled as the content of its file."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -38,25 +38,25 @@ class SavedProgram(Program):
         return Prediction(*super().forward(samples))
 
     def __reduce__(self) -> tuple[type["SavedProgram"], tuple[bytes]]:
-        """Build it again from the content."""
+        """Pickle the content of the file."""
         return SavedProgram, (self._content,)
 
 
 class _Plain(nn.Module):
-    """A model whose result is a tuple, which PyTorch reads back without Coterie."""
+    """A model whose result is a tuple, which PyTorch can load without Coterie."""
 
     def __init__(self, model: Clusterer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Embedding and probabilities."""
+        """Return embedding and probabilities."""
         embedding, probabilities = self.model(samples)
         return embedding, probabilities
 
 
 def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
-    """Write the program of a model, for batches of any size.
+    """Write the program of a model, for any batch size.
 
     A model that `torch.export` cannot take has none; `load_program` then returns None.
     """
@@ -71,7 +71,7 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
 
 
 def write_program_file(path: Path, model: Clusterer, sample: Tensor) -> None:
-    """Write the program of a model to a file of its own.
+    """Write the program of a model to its own file.
 
     Raises:
         DataError: If `torch.export` cannot take the model.
@@ -96,7 +96,7 @@ def plain(model: Clusterer) -> nn.Module:
 
 
 def _exported(model: Clusterer, sample: Tensor) -> bytes:
-    """Return the content of a program's file, for batches of any size."""
+    """Return the content of a program's file, for any batch size."""
     from torch.export import Dim, export, save  # a slow import
 
     content, batch = io.BytesIO(), torch.cat([sample] * 2)

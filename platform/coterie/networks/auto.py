@@ -1,4 +1,4 @@
-"""The encoder that fits the samples' size, for experiments that are not tied to a data set."""
+"""An encoder chosen by the samples' shape, for experiments that are not tied to a data set."""
 
 from coterie.networks.encoders import MLP, ConvNet3, Encoder, ScalableConfig, image_shape
 
@@ -6,7 +6,7 @@ _SMALL, _MIDDLE, _LARGE = 32, 64, 224
 
 
 class Auto(ScalableConfig):
-    """The network for samples of this shape.
+    """The encoder for samples of this shape.
 
     | samples | network |
     | --- | --- |
@@ -20,7 +20,7 @@ class Auto(ScalableConfig):
     """
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
-        """See `EncoderConfig.build`."""
+        """Return the chosen network; see `EncoderConfig.build`."""
         encoder = self.choice(shape).build(shape)
         encoder.unit_length = self.unit_length
         return encoder

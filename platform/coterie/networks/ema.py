@@ -1,4 +1,4 @@
-"""Exponential moving average of one network's parameters in another."""
+"""The exponential moving average of a network's parameters in another network."""
 
 import torch
 from torch import Tensor, nn

@@ -78,7 +78,7 @@ class EncoderConfig(Component, ABC):
         return self
 
     def among(self, folder: Path) -> "EncoderConfig":
-        """Return a config of the same architecture that depends on no file outside of this folder.
+        """Return a config of the same architecture that depends only on files in this folder.
 
         Args:
             folder: A saved model's, which holds the encoder's `files`.
@@ -87,7 +87,7 @@ class EncoderConfig(Component, ABC):
 
 
 class ScalableConfig(EncoderConfig, ABC):
-    """Base of the configs of encoders that can bring representations to unit length.
+    """Base of configs of encoders that can scale representations to unit length.
 
     Distances are then functions of cosines (Schroff et al., "FaceNet: A Unified Embedding for Face
     Recognition and Clustering", section 3), and no loss can move all representations away.
@@ -258,7 +258,7 @@ class Raw(ScalableConfig):
 
 
 def channels_last(network: nn.Module) -> nn.Module:
-    """Return the network with channels last in memory; samples follow its first layer.
+    """Return the network with channels last in memory; samples take its first layer's layout.
 
     On a CPU, a step takes 0.79 to 0.98 of the time, and pooling a third; tensor cores need no
     transposing.
@@ -267,7 +267,7 @@ def channels_last(network: nn.Module) -> nn.Module:
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:
-    """Normalisation layer for (n, channels, height, width).
+    """Return a normalisation layer for (n, channels, height, width).
 
     GroupNorm has gcd(32, channels) groups.
     """
@@ -279,7 +279,7 @@ def normalisation(norm: Norm, channels: int) -> nn.Module:
 
 
 def dense(inputs: int, hidden: list[int], outputs: int) -> list[nn.Module]:
-    """Linear layers from `inputs` over `hidden` to `outputs` units, ReLU in between."""
+    """Return linear layers from `inputs` over `hidden` to `outputs` units, with ReLU in between."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]

@@ -19,7 +19,7 @@ PROGRAM = "encoder.pt2"
 
 
 class Exported(ScalableConfig):
-    """A network of any origin that `torch.export.save` wrote, with its weights, frozen.
+    """A frozen network of any origin, with weights, that `torch.export.save` wrote.
 
     It takes a batch of samples (n, …) with values in [0, 1], for any n, and returns
     representations (n, features). The class of the network need not be importable. The program

@@ -1,4 +1,4 @@
-"""Encoders whose weights nothing can change."""
+"""Encoders whose weights cannot change."""
 
 from typing import TypeVar
 
@@ -8,7 +8,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def frozen(encoder: ModuleT) -> ModuleT:
-    """Turn the encoder's parameters into buffers, and keep it in eval mode whenever it is used.
+    """Turn the encoder's parameters into buffers, and keep it in eval mode.
 
     No optimiser, weight decay, EMA or `requires_grad_` of a method can then change them. The names
     in its state dict stay the same.

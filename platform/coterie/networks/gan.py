@@ -1,4 +1,4 @@
-"""The two networks of a small GAN: a generator of samples and a discriminator of them.
+"""The two networks of a small GAN: a generator of samples, and their discriminator.
 
 Goodfellow et al., "Generative Adversarial Networks" (2014); layers as in InfoGAN (Chen et al.,
 2016) for images of at least 8×8 pixels, linear layers for others and for vectors.
@@ -64,7 +64,7 @@ def build_discriminator(shape: tuple[int, ...], hidden: int, width: int) -> nn.M
 
 
 class _Crop(nn.Module):
-    """Cuts images to their first rows and columns, where four does not divide their sides."""
+    """A crop to the first rows and columns, for images whose sides four does not divide."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def _has_convolutions(shape: tuple[int, ...]) -> bool:
 
 
 def _block(layer: nn.Module, norm: nn.Module, *, leaky: bool = False) -> list[nn.Module]:
-    """Return a layer, its normalisation, which has the shift, and ReLU."""
+    """Return a layer, its normalisation with the bias, and ReLU."""
     return [layer, norm, nn.LeakyReLU(0.2) if leaky else nn.ReLU()]
 
 

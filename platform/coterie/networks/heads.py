@@ -9,7 +9,7 @@ from coterie.clustering.fuzzy import memberships
 from coterie.precision import unit_rows, widened
 
 ProjectorNorm = Literal["none", "hidden", "all"]
-"""BatchNorm in a projector: nowhere, behind the hidden layer, or behind the last layer too."""
+"""BatchNorm in a projector: nowhere, after the hidden layer, or also after the last layer."""
 
 
 class _TwoLayers(nn.Module):
@@ -57,7 +57,7 @@ class PredictionHead(_TwoLayers):
 
 
 class ClusterHeads(nn.Module):
-    """Several parallel cluster heads, of which one is selected later."""
+    """Several parallel cluster heads, one of which is selected later."""
 
     def __init__(self, inputs: int, hidden: int, clusters: int, count: int) -> None:
         super().__init__()

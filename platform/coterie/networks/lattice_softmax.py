@@ -1,4 +1,4 @@
-"""A linear classifier on the lattice: a sample's bits depend on neither batch nor threads."""
+"""A linear classifier on the lattice, whose bits depend on neither batch nor threads."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ _ODD = tuple(2 / (float(np.log(2)) * n) for n in range(1, 20, 2))
 
 
 def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
-    """Return a constant 1, and unit vectors on the lattice times `scale_of` their width."""
+    """Return the constant 1, and unit vectors on the lattice times `scale_of` their width."""
     scaled = points.int() * scale_of(points.shape[1])
     return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled], dim=1)
 
@@ -55,12 +55,12 @@ class LatticeSoftmax(nn.Module):
         return powers / total[:, None]
 
     def logits(self, features: Int32[Tensor, "n f"]) -> Float64[Tensor, "n k"]:
-        """z, in bits; exact."""
+        """Return z in bits, exact."""
         return features.double() @ self.weights.double() / (UNIT * FINE)
 
 
 def powers_of_two(exponents: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """2^x of x ≤ 0, to nine digits, by products and sums alone.
+    """Return 2^x of x ≤ 0, to nine digits, by products and sums alone.
 
     `torch.exp` may round the last bit of a value differently by its place in a batch.
     """
@@ -74,7 +74,7 @@ def powers_of_two(exponents: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*sha
 
 
 def logs_of_two(values: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """log₂ x of x > 0, to twelve digits, by the four operations alone.
+    """Return log₂ x of x > 0, to twelve digits, by the four operations alone.
 
     `torch.log2` may round the last bit of a value differently by its place in a batch.
     """

@@ -35,7 +35,7 @@ class Mirrored(nn.Module):
         return torch.cat([self._block(block) for block in torch.split(images, PICTURES)])
 
     def _block(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n e"]:
-        """Return the outputs for a block, which is filled up to `PICTURES`."""
+        """Return the outputs for a block, which is padded to `PICTURES` images."""
         full = images.new_zeros(PICTURES, *images.shape[1:])
         full[: len(images)] = images
         return self._outputs(full)[: len(images)]

@@ -3,7 +3,7 @@
 import copy
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.own_weights import OwnWeights
-from coterie.networks.weight_files import load_weights, parse_weights, read_file
+from coterie.networks.weight_files import Weights, load_weights, parse_weights, read_file
 from coterie.precision import widened
 
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -28,23 +28,26 @@ Option = bool | int | float | str | tuple[int, ...] | None
 
 
 class Built(NamedTuple):
-    """A network that its library has built.
+    """A network that a library has built.
 
     Attributes:
         network: Maps (n, 3, height, width) to (n, features); its classifier is gone.
         head: Prefixes of the classifier's weights, which a file of weights may still hold.
         mean: Mean of the colours that the network was made for, in [0, 1].
         deviation: Their standard deviation.
+        adapted: Fits a file's weights to the network, as its library does: by other names, or for
+            images of another size.
     """
 
     network: nn.Module
     head: tuple[str, ...]
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
+    adapted: Callable[[Weights], Weights] = dict
 
 
 class NamedModel(ScalableConfig):
-    """A network of a library's, chosen by its name, without its classifier.
+    """A library's network, chosen by its name, without its classifier.
 
     Images are standardised by the network's own mean and deviation. Grey ones are repeated over
     its three channels, so that weights for colour fit. Given weights travel with the config, so
@@ -54,19 +57,19 @@ class NamedModel(ScalableConfig):
     model: Annotated[str, Field(min_length=1)]
     """The model's name in its library."""
     pretrained: bool = False
-    """Take the library's own weights, if they are on this machine already."""
+    """Take the library's own weights, which must already be on this machine."""
     download: bool = False
     """Take the library's own weights, and fetch them if they are not on this machine."""
     weights: str | None = None
-    """A file of weights, .safetensors or what `torch.save(network.state_dict())` wrote; by default
-    weights are random."""
+    """A file of weights, .safetensors or as written by `torch.save(network.state_dict())`; by
+    default weights are random."""
     freeze: bool = False
     """Whether the weights stay fixed, in eval mode."""
     stem: Literal["own", "small"] = "own"
-    """`small`, for images of up to 64 pixels: the first convolution is 3×3 and steps one pixel, and
-    the max-pool after it is left out."""
+    """`small`, for images of up to 64 pixels: the first convolution is 3×3 with stride 1, and the
+    max-pool after it is left out."""
     size: PositiveInt | None = None
-    """Resize images to this many pixels a side before the network; by default as they are."""
+    """Resize images to this many pixels a side before the network; by default not at all."""
     mean: Colours | None = None
     """Mean of red, green and blue in [0, 1]; by default the model's own."""
     deviation: Deviations | None = None
@@ -76,7 +79,7 @@ class NamedModel(ScalableConfig):
     digest: str | None = None
     """SHA-256 of the file of weights. Filled in from the file; a given value must match."""
     source: str | None = None
-    """Where the library's own weights are from, with their revision. Filled in."""
+    """The origin and revision of the library's own weights. Filled in."""
     _content: bytes = PrivateAttr(default=b"")
 
     @model_validator(mode="before")
@@ -93,7 +96,7 @@ class NamedModel(ScalableConfig):
 
     @classmethod
     def _with_own_weights(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values with the library's own weights where they are asked for."""
+        """Return the values with the library's own weights if they ask for them."""
         fetch = values.get("download") is True
         if are_untouched() or not (fetch or values.get("pretrained") is True):
             return values
@@ -103,7 +106,7 @@ class NamedModel(ScalableConfig):
         elif values.get("source") is None:
             raise ConfigError(
                 f"encoder.weights={values['weights']}: encoder.pretrained and encoder.download "
-                "take the library's own weights; leave one of both out."
+                "take the library's own weights; leave one of the two out."
             )
         return {**values, "pretrained": True}
 
@@ -156,7 +159,7 @@ class NamedModel(ScalableConfig):
         if self.stem == "small":
             make_stem_small(self.model, built.network)
         if self.weights is not None:
-            load_weights(built.network, self._weights(), self.weights, built.head)
+            load_weights(built.network, self._weights(), self.weights, built.head, built.adapted)
         features = self._features(built.network, height, width)
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
@@ -165,7 +168,7 @@ class NamedModel(ScalableConfig):
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
-        """Return the same network, whose weights are whoever builds it to give."""
+        """Return the same network without weights, which the caller loads."""
         loose = {"pretrained": False, "download": False, "freeze": False}
         none = dict.fromkeys(("weights", "digest", "source"))
         return type(self)(**{**self.model_dump(), **loose, **none})
@@ -178,7 +181,7 @@ class NamedModel(ScalableConfig):
         return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
-        """Return the width of the output; on the meta device only shapes are computed."""
+        """Return the width of the output, computed from shapes on the meta device."""
         probe = copy.deepcopy(network).to("meta").eval()
         try:
             found = probe(torch.zeros(2, 3, height, width, device="meta"))
@@ -187,8 +190,8 @@ class NamedModel(ScalableConfig):
         if not isinstance(found, Tensor) or found.ndim != 2:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ConfigError(
-                f"encoder.model={self.model}: it gives {shape} and no vector for each sample; "
-                "choose a model for classification."
+                f"encoder.model={self.model}: it gives {shape} instead of a vector for each "
+                "sample; choose a model for classification."
             )
         return int(found.shape[1])
 
@@ -205,7 +208,7 @@ class NamedModel(ScalableConfig):
 
 
 class Prepared(nn.Module):
-    """Brings images in [0, 1] into the form that a network was made for.
+    """Brings images in [0, 1] to the form that a network was made for.
 
     Args:
         size: Pixels a side to resize to, if any.
@@ -232,7 +235,7 @@ class Prepared(nn.Module):
         return encoded
 
     def prepared(self, images: Tensor) -> Tensor:
-        """Return what the network is given for these images."""
+        """Return these images in the form that the network takes."""
         if self._size is not None and images.shape[2:] != (self._size, self._size):
             wanted = (self._size, self._size)
             wide = widened(images)  # CPUs cannot resize bfloat16
@@ -243,7 +246,7 @@ class Prepared(nn.Module):
 
 
 def make_stem_small(model: str, network: nn.Module) -> None:
-    """Let the first convolution be 3×3 with stride 1, and leave out the max-pool that follows it.
+    """Give the first convolution 3×3 and stride 1, and leave out the max-pool after it.
 
     Raises:
         ConfigError: If the network begins differently: a transformer cuts the image into patches.
@@ -275,7 +278,7 @@ def _replace(network: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def replace_head(network: nn.Module) -> str | None:
-    """Replace the last linear layer, the classifier, by nothing; None if there is none.
+    """Replace the last linear layer, the classifier, by nothing, and return it; None if absent.
 
     Returns:
         Its name in the network.
@@ -290,7 +293,7 @@ def replace_head(network: nn.Module) -> str | None:
 
 
 def no_such_model(library: str, model: str, known: list[str]) -> ConfigError:
-    """Return the refusal of a name that the library does not have."""
+    """Return the error for a name that the library does not have."""
     close = get_close_matches(model, known, n=3)
     hint = f"the nearest are {', '.join(close)}." if close else "look it up in its documentation."
     return ConfigError(f"encoder.model={model}: {library} has no model of this name; {hint}")

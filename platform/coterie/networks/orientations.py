@@ -1,4 +1,4 @@
-"""Gradient orientations of images: a fixed encoder, exact on every machine.
+"""Gradient orientations of images: a fixed encoder with the same bits on every machine.
 
 After Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection" (2005), in integers:
 an image is cut into cells, and each cell has the strengths of eight directions of its gradients. A
@@ -41,7 +41,7 @@ class Orientations(EncoderConfig):
 
 
 class CellOrientations(nn.Module):
-    """The histograms of orientations of images of one size."""
+    """The orientation histograms of images of one size."""
 
     rows: Tensor
     columns: Tensor
@@ -67,7 +67,7 @@ class CellOrientations(nn.Module):
 def directions(
     x: Float[Tensor, "n c h w"], y: Float[Tensor, "n c h w"]
 ) -> Float[Tensor, "n 8 c h w"]:
-    """Return the parts of each gradient (x, y) along eight directions, in sixteenths."""
+    """Return each gradient's (x, y) components along eight directions, in sixteenths."""
     east, west, south, north = (part.clamp_min(0.0) for part in (x, -x, y, -y))
     across, along = x.abs(), y.abs()
     straight = [
@@ -84,7 +84,7 @@ def directions(
 
 
 def _windows(side: int, cells: int) -> Float[Tensor, "cells side"]:
-    """Which pixels of a side belong to which cell: those of adaptive average pooling."""
+    """Return which pixels of a side belong to which cell, as in adaptive average pooling."""
     pixel = torch.arange(side)
     first = torch.tensor([(cell * side) // cells for cell in range(cells)])
     last = torch.tensor([-(-((cell + 1) * side) // cells) for cell in range(cells)])

@@ -1,4 +1,4 @@
-"""Weights that torchvision and timm name for their networks: on this machine, or fetched.
+"""Weights that torchvision and timm publish for their networks: on this machine, or fetched.
 
 What is fetched is checked before it is used: a file of a hub has to be .safetensors, and any other
 to have the hash that its address names.
@@ -16,11 +16,11 @@ _SAFE = {
     "pytorch_model.bin": "model.safetensors",
     "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
 }
-"""Names of a hub's files that PyTorch wrote, each with that of its .safetensors."""
+"""The .safetensors file in a hub for each name of a PyTorch file."""
 
 
 class OwnWeights(NamedTuple):
-    """A library's weights of one of its networks.
+    """The weights that a library has for one of its networks.
 
     Attributes:
         source: Where it is from, with its revision.
@@ -98,7 +98,7 @@ def from_hub(repository: str, name: str | None, *, fetch: bool) -> OwnWeights:
 
 
 def _check_promised(path: Path, promised: str) -> None:
-    """Compare a file with the SHA-256 that the hub promised.
+    """Compare a file with the SHA-256 that the hub states.
 
     Raises:
         ValueError: If they differ; the file is gone then.
@@ -112,7 +112,7 @@ def _check_promised(path: Path, promised: str) -> None:
 
 
 def _source(repository: str, path: str) -> str:
-    """Return the file's place in the hub, with the commit, which is its folder in the cache."""
+    """Return the file's place in the hub with its commit, which names the folder in the cache."""
     file = Path(path)
     return f"hf://{repository}@{file.parent.name}/{file.name}"
 

@@ -1,4 +1,4 @@
-"""Reads programs that `torch.export.save` wrote, without running code that may lie in the file.
+"""Reads programs that `torch.export.save` wrote, without running code from the file.
 
 `torch.export.load` unpickles weights, constants and example inputs, imports modules that the file
 names, evaluates its expressions and guards, and compiles Python from its names. So the archive is
@@ -32,7 +32,7 @@ _EXAMPLES = "data/sample_inputs/model.pt"
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ARGUMENT = re.compile(rf"(?:{_NAME.pattern})?", re.ASCII)
-"""An argument's name, which those of a part of a graph do not have."""
+"""An argument's name; arguments that are parts of a graph have none."""
 _DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
 _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
@@ -45,7 +45,7 @@ _PYTHON = {
     *(f"torch.sym_{name}" for name in ("float", "int", "max", "min", "not")),
     "torch.ops.higher_order.wrap_with_set_grad_enabled",
 }
-"""What a graph may call besides ATen's operators."""
+"""Functions that a graph may call besides ATen's operators."""
 _PREDICTION = "coterie.contract.clusterer.Prediction"
 """The name of the type of a model's result."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
@@ -55,11 +55,11 @@ _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
 
 
 class ProgramError(ValueError):
-    """A file is no program of a network: damaged, or with parts that no network needs."""
+    """A file is not a network's program: it is damaged, or has parts that no network needs."""
 
 
 class Program(nn.Module):
-    """An exported program, which has no training mode to be switched to.
+    """An exported program, which has no training mode.
 
     Raises:
         ProgramError: If it cannot be read, or holds pickles, objects, or a graph of other calls
@@ -75,7 +75,7 @@ class Program(nn.Module):
             self.program = _with_checked_attention(programs["model"].module())
         except ProgramError:
             raise
-        except Exception as error:  # of damaged graphs PyTorch raises more kinds than it names
+        except Exception as error:  # PyTorch raises undocumented errors for damaged graphs
             raise ProgramError(f"it cannot be read ({reason(error)})") from error
 
     def forward(self, samples: Tensor) -> Any:
@@ -88,13 +88,13 @@ class Program(nn.Module):
             raise
 
     def train(self, mode: bool = True) -> Self:
-        """Note the mode only: a program is exported in one mode and stays in it."""
+        """Record the mode only: a program is exported in one mode and stays in it."""
         self.training = mode
         return self
 
 
 def _with_checked_attention(program: nn.Module) -> nn.Module:
-    """Return the program with `_attention` in place of PyTorch's, in its parts too."""
+    """Return the program with `_attention` in place of PyTorch's, also in its submodules."""
     for part in program.modules():
         if isinstance(part, fx.GraphModule):
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
@@ -104,7 +104,7 @@ def _with_checked_attention(program: nn.Module) -> nn.Module:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
-    """Attention, as PyTorch has it, with as many keys as values.
+    """Compute attention as PyTorch does, and check that there are as many keys as values.
 
     On CPUs PyTorch does not compare the two and reads as many keys as there are values.
 
@@ -119,7 +119,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options:
 
 
 def checked_program(content: bytes) -> bytes:
-    """Return a new archive of a program's graph and tensors, all of them checked.
+    """Return a new archive of a program's checked graph and tensors.
 
     Example inputs, lines of source code and checks of arguments are left out.
 
@@ -167,7 +167,7 @@ def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
 
 
 def _clean(value: Any, key: str) -> Any:
-    """Return a part of the JSON without what is not needed, checked at each text.
+    """Return a part of the JSON reduced to what is needed, with each text checked.
 
     Args:
         value: The part.
@@ -194,7 +194,7 @@ def _clean(value: Any, key: str) -> Any:
 
 
 def _is_plain(text: str, key: str) -> bool:
-    """Whether a text under a key is one of those that programs of networks have there."""
+    """Return whether a text under a key is one that programs of networks have there."""
     if key in {"in_spec", "out_spec"}:
         return _is_structure(json.loads(text)[1])
     if key == "expr_str":
@@ -206,12 +206,12 @@ def _is_plain(text: str, key: str) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether a text is a short expression of sizes, without powers."""
+    """Return whether a text is a short expression of sizes, without powers."""
     return len(text) <= 1000 and "**" not in text and _EXPRESSION.fullmatch(text) is not None
 
 
 def _is_structure(spec: Any) -> bool:
-    """Whether the arguments' or the results' structure is one of tuples, lists and dictionaries."""
+    """Return whether the arguments or results are built of tuples, lists and dictionaries only."""
     kind, context = spec["type"], spec["context"]
     if kind == "collections.namedtuple":
         return context == _PREDICTION and all(map(_is_structure, spec["children_spec"]))
@@ -223,12 +223,12 @@ def _is_structure(spec: Any) -> bool:
 
 
 def _asserts(node: Any) -> bool:
-    """Whether a node only asserts where a tensor lies, which a user may choose again."""
+    """Return whether a node only asserts a tensor's device, which a user may choose again."""
     return bool(node["target"] == "torch.ops.aten._assert_tensor_metadata.default")
 
 
 def _check_call(target: Any) -> None:
-    """Raise a ProgramError unless a node calls an operator of networks."""
+    """Raise a ProgramError unless a node calls an allowed operator."""
     match = _OPERATOR.fullmatch(target) if isinstance(target, str) else None
     known = match is not None and hasattr(getattr(torch.ops.aten, match[1], None), match[2])
     if target not in _PYTHON and not (match and known and is_allowed(match[1], match[2])):

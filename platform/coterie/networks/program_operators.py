@@ -1,4 +1,4 @@
-"""The operators that a program from a file may call: those of networks, forward.
+"""The operators that a program from a file may call: those of networks' forward passes.
 
 ATen has operators that trust their arguments, so that a graph could read or write any memory of the
 process: those of backward passes (`max_pool2d_with_indices_backward`), those named `unsafe`, and
@@ -63,5 +63,5 @@ OPERATORS = frozenset(name for group in _GROUPS for name in group.split())
 
 
 def is_allowed(name: str, overload: str) -> bool:
-    """Whether a program may call `torch.ops.aten.<name>.<overload>`."""
+    """Return whether a program may call `torch.ops.aten.<name>.<overload>`."""
     return not overload.endswith("out") and not {name, f"{name}.{overload}"}.isdisjoint(OPERATORS)

@@ -12,7 +12,7 @@ FINE = 2**16
 
 
 class LatticeProjection(nn.Module):
-    """Centres features, projects them and normalises them, exactly: the same bits in any batch.
+    """Centres, projects and normalises features exactly, so that their bits depend on no batch.
 
     Args:
         mean: The features' mean, on the lattice.
@@ -37,7 +37,7 @@ class LatticeProjection(nn.Module):
 
 
 class Prototypes(nn.Module):
-    """Assignment by prototypes: each has a cluster, and near ones vote.
+    """Assignment by prototypes, each with a cluster, by the votes of the nearest.
 
     The probability of a cluster is the share of its prototypes in Σ n_j exp(−‖h − p_j‖² / τ), the
     responsibilities of a mixture of equal Gaussians with as many components as prototypes.
@@ -80,7 +80,7 @@ class UnitPrototypes(Prototypes):
 
     @classmethod
     def blank(cls, prototypes: int, features: int, clusters: int) -> "UnitPrototypes":
-        """Of these sizes, with all values zero."""
+        """Return prototypes of these sizes, with all values zero."""
         return cls(
             points=torch.zeros(prototypes, features, dtype=torch.int32),
             counts=torch.ones(prototypes, dtype=torch.float64),

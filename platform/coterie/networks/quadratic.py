@@ -1,4 +1,4 @@
-"""A quadratic classifier that is fitted by exact sums: least squares on products of features.
+"""A quadratic classifier that is fitted from exact sums: least squares on products of features.
 
 A least-squares fit needs Σ φ φᵀ and Σ φ y only, which add up over clients. With products of
 features in φ, its borders between classes are quadrics. Everything is in integers until the last
@@ -20,15 +20,15 @@ from coterie.clustering.lattice import UNIT, off_lattice, products, rounded
 FINE = 2**20
 """Steps of a weight per unit."""
 _SAMPLES = 16
-"""Samples for each value of φ, at least."""
+"""The fewest samples for each value of φ."""
 _ROWS = 2048
 """Samples whose φ is held at a time."""
 RIDGE = 0.01
-"""Of a fit of quadrics; see `fitted`."""
+"""Ridge of a fit of quadrics; see `fitted`."""
 
 
 def products_of(width: int, samples: int) -> int:
-    """How many leading features have their products in φ, so that 16 samples stand behind a value.
+    """Return how many features have their products in φ, so that 16 samples stand behind a value.
 
     Args:
         width: Number of features c; φ holds 1, the features, and m (m + 1) / 2 products.
@@ -42,7 +42,7 @@ def products_of(width: int, samples: int) -> int:
 
 
 def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
-    """φ of points on the lattice: 1, the features, and products of the leading ones.
+    """Return φ of points on the lattice: 1, the features, and products of the first ones.
 
     Args:
         points: Unit vectors, on the lattice. They are scaled by a power of two near √c, so that a

@@ -29,7 +29,8 @@ class ResNet(ScalableConfig):
     depth: Literal[18, 34, 50] = 18
     """Number of layers; the last block has 512 features for 18 and 34, 2048 for 50."""
     features: Width | None = None
-    """Width of the representation by a linear layer behind the last block; None omits it."""
+    """Width of the representation, from a linear layer after the last block; None omits the
+    layer."""
     stem: Literal["imagenet", "small"] = "small"
     """"imagenet": 7×7 convolution with stride 2 and max-pool. "small": 3×3 with stride 1 and no
     pooling, for images of up to 64 pixels."""
@@ -52,7 +53,7 @@ class ResNet(ScalableConfig):
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:
-    """First convolution, initialised as torchvision initialises the one it replaces."""
+    """Return a first convolution, initialised as torchvision initialises the one it replaces."""
     conv = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

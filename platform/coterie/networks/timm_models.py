@@ -1,10 +1,16 @@
 """timm's networks as encoders: `encoder=timm:vit_tiny_patch16_224`, with the extra `timm`."""
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from torch import nn
 
 from coterie.errors import ConfigError
 from coterie.networks.named_models import Built, NamedModel, no_such_model
 from coterie.networks.own_weights import OwnWeights, from_address, from_hub
+from coterie.networks.weight_files import Weights
 
 try:
     import timm
@@ -48,14 +54,21 @@ class Timm(NamedModel):
         )
         head = config.classifier or ()
         names = (head,) if isinstance(head, str) else tuple(head)
-        return Built(network, names, config.mean, config.std)
+        return Built(network, names, config.mean, config.std, _filter(network))
+
+
+def _filter(network: nn.Module) -> Callable[[Weights], Weights]:
+    """Return what timm does to a file's weights, such as resizing position embeddings."""
+    found = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    return dict if found is None else partial(found, model=network)
 
 
 def _config(model: str) -> Any:
-    """Return what timm knows of a model's weights and inputs."""
+    """Return what timm knows about a model's weights and inputs."""
     found = timm.models.get_pretrained_cfg(model)
     if found is None:
         raise ConfigError(
-            f"encoder.model={model}: timm knows no inputs of it; choose a model that has weights."
+            f"encoder.model={model}: timm does not state its inputs; choose a model that has "
+            "weights."
         )
     return found

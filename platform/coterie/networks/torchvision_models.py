@@ -1,17 +1,22 @@
 """torchvision's classification networks as encoders: `encoder=torchvision:resnet18`."""
 
 import inspect
+from collections import OrderedDict
+from collections.abc import Callable
 
+from torch import nn
 from torchvision import models
+from torchvision.models.vision_transformer import interpolate_embeddings
 
 from coterie.networks.named_models import Built, NamedModel, no_such_model, replace_head
 from coterie.networks.own_weights import OwnWeights, from_address
+from coterie.networks.weight_files import Weights
 
 _PLAIN = {"aux_logits": False, "init_weights": True}
 _OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
 """Arguments without which a model gives more than one output in training."""
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
-"""Further classifiers of theirs, which a file of weights may hold."""
+"""Their additional classifiers, which a file of weights may hold."""
 
 
 class Torchvision(NamedModel):
@@ -47,4 +52,13 @@ class Torchvision(NamedModel):
         if head is None:
             raise ValueError("it has no linear classifier to take off")
         made = models.get_model_weights(self.model).DEFAULT.transforms()
-        return Built(network, (head, *_AUXILIARY), tuple(made.mean), tuple(made.std))
+        heads = (head, *_AUXILIARY)
+        return Built(network, heads, tuple(made.mean), tuple(made.std), _resized(network))
+
+
+def _resized(network: nn.Module) -> Callable[[Weights], Weights]:
+    """Return a function that resizes a vision transformer's position embeddings."""
+    if not isinstance(network, models.VisionTransformer):
+        return dict
+    size, patch = network.image_size, network.patch_size
+    return lambda weights: interpolate_embeddings(size, patch, OrderedDict(weights))

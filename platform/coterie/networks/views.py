@@ -43,7 +43,7 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
 
 
 def _draw_on_cpu(augment: nn.Module) -> None:
-    """Have kornia draw on the CPU after its modules were moved to a GPU.
+    """Have kornia draw on the CPU, also after its modules were moved to a GPU.
 
     It draws where its modules are and then reads the values, for which each step would wait several
     times; and a GPU's draws depend on its model.
@@ -66,7 +66,7 @@ def _default_float32() -> Iterator[None]:
 
 
 class LazyViews:
-    """A view of each sample of a batch, drawn on access.
+    """A view of each sample of a batch, drawn when it is indexed.
 
     A library's draw depends on the size of its batch. So views are drawn in blocks of `BLOCK`
     samples, each from its own seed, and do not depend on the slices or the number of accesses. The
@@ -128,7 +128,7 @@ class LazySamples:
 def view_pair(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
 ) -> tuple[LazyViews, LazyViews]:
-    """Two independent views of each sample, drawn on access."""
+    """Return two independent views of each sample, drawn when they are indexed."""
     a, b = (
         LazyViews(augment, samples, derive_seed(seed, "view", number), dtype) for number in range(2)
     )
@@ -138,7 +138,7 @@ def view_pair(
 def two_views(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Both views of `view_pair` as tensors."""
+    """Return both views of `view_pair` as tensors."""
     a, b = view_pair(augment, samples, seed, dtype)
     return a[:], b[:]
 
@@ -146,7 +146,7 @@ def two_views(
 def batch_views(
     augment: nn.Module, batch: Batch, dtype: torch.dtype, *, whole: bool
 ) -> tuple[Tensor, Tensor] | tuple[LazyViews, LazyViews]:
-    """Two views of a batch's samples: whole, or drawn on access to micro-batches.
+    """Return two views of a batch's samples, either whole or drawn per micro-batch.
 
     They depend on the batch's seed; without one, as under a plain Trainer, on PyTorch's global
     generator.

@@ -1,4 +1,4 @@
-"""Fixed warps of images in integers: the same for every sample, exact on every machine.
+"""Fixed warps of images in integers, the same for every sample and exact on every machine.
 
 A method that must not depend on how samples are grouped cannot draw a view per sample. It applies
 the same few warps to all of them: a pair for each parameter of an affine map, one to either side.
@@ -36,7 +36,7 @@ class WarpSizes:
     translation: float
 
     def pairs(self) -> list[tuple[Affine, Affine]]:
-        """For each parameter the two maps that move it up and down by its size."""
+        """Return, for each parameter, the two maps that move it up and down by its size."""
         sizes = {
             "rotation": self.rotation,
             "wide": self.scale,
@@ -102,7 +102,7 @@ def _corner(
     height: int,
     width: int,
 ) -> tuple[Int64[Tensor, "hw"], Int32[Tensor, "hw"]]:
-    """Return a corner's flat positions and weights; 0 outside of the image."""
+    """Return a corner's flat positions and weights; 0 outside the image."""
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     places = np.where(inside, row * width + column, 0).astype(np.int64)
     return torch.from_numpy(places), torch.from_numpy(np.where(inside, weight, 0).astype(np.int32))

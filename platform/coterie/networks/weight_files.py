@@ -1,9 +1,9 @@
-"""Weights of networks from files: safetensors, or PyTorch's without code in them."""
+"""Reads weights of networks from files: safetensors, or PyTorch's without code in them."""
 
 import argparse
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, listed, reason
 
+Weights = Mapping[str, Tensor]
+
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
-"""Objects without code that training scripts keep beside the weights: hyperparameters."""
+"""Objects without code that training scripts store beside the weights: hyperparameters."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 
@@ -62,11 +64,11 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
             return load(content)
         with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files PyTorch raises more kinds than it names
+    except Exception as error:  # PyTorch raises undocumented errors for damaged files
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
             pickled = _is_zip(content) or content[:1] == b"\x80"
-            why = "it holds Python objects" if pickled else "it is no file of PyTorch"
+            why = "it holds Python objects" if pickled else "it is not a PyTorch file"
         raise DataError(f"{path}: its weights cannot be read ({why}); {remedy}") from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]
@@ -83,9 +85,13 @@ def _is_zip(content: bytes) -> bool:
 
 
 def load_weights(
-    network: nn.Module, weights: Mapping[str, Tensor], path: str, dropped: Sequence[str] = ()
+    network: nn.Module,
+    weights: Weights,
+    path: str,
+    dropped: Sequence[str] = (),
+    adapted: Callable[[Weights], Weights] = dict,
 ) -> None:
-    """Give a network its weights, all of them.
+    """Load all of a network's weights.
 
     A checkpoint of Lightning has those of a whole module: if the network is one part of it, such as
     `model.`, the part is taken.
@@ -95,13 +101,14 @@ def load_weights(
         weights: Its weights, or those of a module that holds it.
         path: The file, for errors.
         dropped: Parts of the network that are not wanted, such as its classifier.
+        adapted: Fits the weights to the network.
 
     Raises:
         ConfigError: At the first weight that is missing, superfluous or of another shape.
     """
     wanted = network.state_dict()
     heads = tuple(f"{name}." for name in dropped)
-    found = _part(weights, wanted)
+    found = _adapted(_part(weights, wanted), adapted, path)
     weights = {name: value for name, value in found.items() if not name.startswith(heads)}
     for name in sorted(wanted.keys() | weights.keys()):
         shapes = [tuple(of[name].shape) if name in of else None for of in (wanted, weights)]
@@ -118,8 +125,19 @@ def load_weights(
     network.load_state_dict(dict(weights), strict=False)
 
 
-def _part(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the weights of the network's place in a larger one, by its own names."""
+def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str) -> Weights:
+    """Return the weights as the network's library fits them to it."""
+    try:
+        return adapted(weights)
+    except Exception as error:  # the library's code, on a file of whatever kind
+        raise ConfigError(
+            f"encoder.weights={path}: they cannot be fitted to the network ({reason(error)}); give "
+            "weights of this model."
+        ) from error
+
+
+def _part(weights: Weights, wanted: Weights) -> Weights:
+    """Return the weights of a network that is part of a larger one, by its own names."""
     needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
     if not needed or needed[0] in weights:
         return weights

@@ -1,4 +1,4 @@
-"""Exchange between devices: the graph, the choice of points to send, the cost.
+"""Exchange between devices: the graph, the points to send, and the cost.
 
 Axes: n candidates, m points of the receiver's reserve, d features, k clusters.
 """

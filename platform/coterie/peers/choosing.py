@@ -1,4 +1,4 @@
-"""The points that a device sends: by importance, at random, or nearest to its centroids."""
+"""Chooses the points that a device sends: by importance, at random, or by its centroids."""
 
 import torch
 from jaxtyping import Float, Float64, Int64

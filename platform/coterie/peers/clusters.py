@@ -1,4 +1,4 @@
-"""Sizes, centroids and radii of clusters that are given as labels of points. All in float64."""
+"""Sizes, centroids and radii of clusters that are given as labels of points, in float64."""
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -13,7 +13,7 @@ def sizes(labels: Int64[Tensor, "n"], count: int) -> Float64[Tensor, "{count}"]:
 def means(
     values: Float[Tensor, "n *rest"], labels: Int64[Tensor, "n"], count: int
 ) -> Float64[Tensor, "{count} *rest"]:
-    """Mean of each cluster; 0 if it is empty."""
+    """Return each cluster's mean; 0 if it is empty."""
     total = torch.zeros(count, *values.shape[1:], dtype=torch.float64, device=values.device)
     total.index_add_(0, labels, values.double())
     members = sizes(labels, count).clamp_min(1)
@@ -23,26 +23,26 @@ def means(
 def maxima(
     values: Float[Tensor, "n"], labels: Int64[Tensor, "n"], count: int
 ) -> Float64[Tensor, "{count}"]:
-    """Largest value of each cluster; −∞ if it is empty."""
+    """Return each cluster's largest value; −∞ if it is empty."""
     start = torch.full((count,), -torch.inf, dtype=torch.float64, device=values.device)
     return start.scatter_reduce(0, labels, values.double(), "amax")
 
 
 def squared_distances(a: Float[Tensor, "n d"], b: Float[Tensor, "m d"]) -> Float64[Tensor, "n m"]:
-    """‖a_i − b_j‖² from differences, without cancellation: equal rows are at distance 0."""
+    """Return ‖a_i − b_j‖² from differences, without cancellation: equal rows are at distance 0."""
     return torch.stack([(a.double() - row).square().sum(dim=1) for row in b.double()], dim=1)
 
 
 def squared_radii(
     points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"], count: int
 ) -> Float64[Tensor, "{count}"]:
-    """Largest squared distance of a member to its centroid, for each cluster."""
+    """Return each cluster's largest squared distance of a member to its centroid."""
     centroids = means(points, labels, count)
     return maxima((points.double() - centroids[labels]).square().sum(dim=1), labels, count)
 
 
 def mean_squared_radius(points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]) -> float:
-    """Mean of the squared radii over the non-empty clusters; CF-CL's margin is a multiple of it.
+    """Return the mean squared radius of non-empty clusters, on which CF-CL's margin is based.
 
     Wagle et al. (CF-CL), eq. (24); squared because it is compared with squared distances.
 
@@ -57,7 +57,7 @@ def mean_squared_radius(points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
 def relative_distances(
     points: Float[Tensor, "n d"], own: Float[Tensor, "m d"], centroids: Float[Tensor, "k d"]
 ) -> Float[Tensor, "n"]:
-    """How far points are from centroids, in units of how far the centroids' own points are.
+    """Return the points' distances to the centroids, relative to those of the centroids' own.
 
     Wagle et al. (CF-CL), figure 7, has the distances themselves, whose unit changes as the network
     learns.

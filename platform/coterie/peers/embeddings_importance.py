@@ -33,7 +33,7 @@ def embedding_importance(
     mean: float = 0.0,
     deviation: float | None = None,
 ) -> Float64[Tensor, "n"]:
-    """Probability of each candidate embedding, eq. (22): macro weight × micro weight.
+    """Return the probability of each candidate embedding, eq. (22): macro weight × micro weight.
 
     Micro, eq. (21): the score's share of its cluster's scores; uniform if these are all 0. Macro,
     eq. (17) to (20): the cluster's mean score times the normal density of its overlap b(h);
@@ -68,7 +68,7 @@ def embedding_scores(
     reserve: Float[Tensor, "m d"],
     form: Score,
 ) -> Float64[Tensor, "n"]:
-    """Score of each embedding, eq. (16): non-negative.
+    """Return the score of each embedding, eq. (16): non-negative.
 
     With r = ‖z − μ_h‖², "literal" is r · Σ_z' ‖z' − z‖². The text describes the opposite:
     "intent" is (max_h r − r) · Σ_z' (D² − ‖z' − z‖²), with D² the largest squared distance.
@@ -97,7 +97,7 @@ def cluster_overlaps(
     reserve: Float[Tensor, "m d"],
     reserve_labels: Int64[Tensor, "m"],
 ) -> Float64[Tensor, "k"]:
-    """b(h), eq. (19): a cluster's distance to the receiver's clusters, less that to its own ones.
+    """Return b(h), eq. (19): a cluster's distance to the receiver's clusters, less that to its own.
 
     The mean squared distance of its centroid to the reserve's centroids, less that to the other
     local centroids (0 if there is no other). Undefined for clusters without members.
@@ -124,7 +124,7 @@ def _macro(
     mean: float,
     deviation: float | None,
 ) -> Float64[Tensor, "k"]:
-    """Mean score × normal density, normalised; in logarithms, since densities underflow."""
+    """Return mean score × normal density, normalised; in logarithms, since densities underflow."""
     here = members > 0
     spread = _spread(overlaps[here]) if deviation is None else deviation
     logs = mean_scores.log()
@@ -137,6 +137,6 @@ def _macro(
 
 
 def _spread(overlaps: Float64[Tensor, "k"]) -> float:
-    """σ̂, the standard deviation; 0 if overlaps differ by rounding only, which it would magnify."""
+    """Return the standard deviation σ̂, but 0 if the overlaps differ only by rounding."""
     spread = float(overlaps.std(correction=0))
     return spread if spread > _SAME * float(overlaps.abs().max()) else 0.0

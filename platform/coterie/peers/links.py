@@ -1,4 +1,4 @@
-"""Modelled time of messages over slow links: bits divided by the rate, without overlap.
+"""Simulated time of messages over slow links: bits divided by the rate, without overlap.
 
 Wagle et al. (CF-CL), section IV-B, with 1 Mbit/s from device to device and from device to server:
 a 28×28 image of 8 bits a pixel takes 6.272 ms, an embedding of 16 numbers of 32 bits 0.512 ms.
@@ -10,7 +10,7 @@ from coterie.config.schema import LinksConfig
 
 
 def modelled_seconds(sent: Mapping[str, int], links: LinksConfig) -> dict[str, float]:
-    """Total seconds of transfer by direction; messages do not overlap.
+    """Return the total seconds of transfer by direction; messages do not overlap.
 
     Args:
         sent: Bytes by "down", "up" and "peer".

@@ -19,7 +19,7 @@ def sample_importance(
     reserve: Int64[Tensor, "m"],
     temperature: float,
 ) -> Float64[Tensor, "n"]:
-    """Probability of each candidate, eq. (12): macro weight of its cluster × micro weight.
+    """Return the probability of each candidate, eq. (12): cluster weight × micro weight.
 
     Candidates and the receiver's reserve samples are clustered together. Clusters without
     candidates have weight 0.
@@ -40,7 +40,7 @@ def sample_importance(
 def cluster_weights(
     candidates: Int64[Tensor, "n"], reserve: Int64[Tensor, "m"]
 ) -> Float64[Tensor, "k"]:
-    """Macro weights, eq. (8) and (9): A/(A + R) of the clusters' counts, normalised.
+    """Return macro weights, eq. (8) and (9): A/(A + R) of the clusters' counts, normalised.
 
     Args:
         candidates: Each candidate's cluster, n ≥ 1.
@@ -58,7 +58,7 @@ def cluster_weights(
 def member_weights(
     losses: Float[Tensor, "n"], labels: Int64[Tensor, "n"], temperature: float
 ) -> Float64[Tensor, "n"]:
-    """Micro weights, eq. (11): the softmax of λ · loss over the candidates of a cluster.
+    """Return micro weights, eq. (11): the softmax of λ · loss over the candidates of a cluster.
 
     The paper's denominator also counts the reserve samples, so that its probabilities do not sum
     to 1.

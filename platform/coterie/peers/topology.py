@@ -51,7 +51,7 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
     for i, j in pairs:
         if i == j or not (0 <= i < clients and 0 <= j < clients):
             raise ConfigError(
-                f"edges: [{i}, {j}] is no link among {clients} clients; name two different ones "
+                f"edges: [{i}, {j}] is not a link among {clients} clients; name two different ones "
                 f"from 0 to {clients - 1}."
             )
         edges.add((min(i, j), max(i, j)))
@@ -59,7 +59,7 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
 
 
 def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]]:
-    """Device to its neighbours, for the devices that have any."""
+    """Return each device's neighbours, for the devices that have any."""
     found: dict[int, set[int]] = {}
     for i, j in edges:
         found.setdefault(i, set()).add(j)
@@ -68,5 +68,5 @@ def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]
 
 
 def neighbours(edges: Iterable[tuple[int, int]], client: int) -> tuple[int, ...]:
-    """Neighbours of a device, ascending."""
+    """Return the neighbours of a device, ascending."""
     return tuple(sorted(neighbourhoods(edges).get(client, ())))

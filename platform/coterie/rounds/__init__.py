@@ -1,1 +1,1 @@
-"""The round loop and its state, without input or output; `loop` is the place to start reading."""
+"""The round loop and its state, without input or output; start reading at `loop`."""

@@ -42,7 +42,7 @@ class ClientAccount:
 def changed_accounts(
     accounts: Mapping[int, ClientAccount], result: PhaseResult
 ) -> dict[int, ClientAccount]:
-    """Return the accounts, after one more phase, of the clients that have changed in it."""
+    """Return the accounts that have changed in one more phase."""
     now: dict[int, ClientAccount] = {}
     for done in result.client_results:
         before = now.get(done.client) or accounts.get(done.client, ClientAccount())

@@ -8,12 +8,12 @@ from coterie.errors import reason
 from coterie.execution.events import ClientFailed
 
 FAILURES = "failures.log"
-"""Its name in a run's folder."""
+"""The log's name in a run's folder."""
 _MOST_BYTES = 1 << 20
 
 
 class FailureLog:
-    """Appends to the log, up to 1 MiB. A log that cannot be written ends no run.
+    """A log of up to 1 MiB; a failure to write it does not end the run.
 
     Args:
         path: The log; it is made with the first failure.
@@ -25,7 +25,7 @@ class FailureLog:
         self._kinds: set[tuple[str, str]] = set()
 
     def write(self, phase: Phase, failed: ClientFailed) -> None:
-        """Write a failure, unless one of the same type at the same place is there."""
+        """Write a failure, unless one of the same type at the same place is already there."""
         place, _, error = failed.trace.rpartition("\n")
         kind = place, error.partition(":")[0]
         entry = f"round {phase.round}, {phase.name}: client {failed.client}\n{failed.trace}\n\n"

@@ -1,4 +1,4 @@
-"""Collects a phase's events and applies the failure policy: policy is apart from execution."""
+"""Collects a phase's events, and applies the failure policy."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,7 +60,7 @@ class PhaseResult:
 
     @property
     def gathered(self) -> dict[int, Tensors]:
-        """Client to gathered tensors, in client order, for the clients that sent any."""
+        """Gathered tensors by client, in client order, for the clients that sent any."""
         return {
             done.client: unpack(done.gathered)
             for done in self.client_results
@@ -69,7 +69,7 @@ class PhaseResult:
 
     @property
     def states(self) -> dict[int, Handle | None]:
-        """Client to what it keeps for its next task."""
+        """What each client keeps for its next task."""
         return {done.client: done.state for done in self.client_results}
 
 
@@ -83,7 +83,7 @@ def run_phase(
     watch: Callable[[Event], None],
     abandoned: Callable[[Sequence[Failure]], None] = lambda failures: None,
 ) -> PhaseResult:
-    """Run every task of a phase, failed ones again where the policy says so, and aggregate.
+    """Run every task of a phase, repeat failed ones if the policy says so, and aggregate.
 
     `watch` is called with every event, `abandoned` with all failures if the phase cannot be
     completed.
@@ -118,7 +118,7 @@ def run_phase(
 def _whole(
     results: Sequence[ClientResult], backend: Backend
 ) -> dict[str, Callable[[], Sequence[Tensors]]]:
-    """Slot to what reads the updates that came one by one, for one slot at a time."""
+    """Return readers of the updates that came one by one, for one slot at a time."""
     handles: dict[str, list[Handle]] = {}
     for done in results:
         for slot, handle in done.updates.items():
@@ -152,11 +152,11 @@ class _Gather:
 
     @property
     def retries(self) -> bool:
-        """Whether a client that has failed has a second try."""
+        """Whether a failed client has a second try."""
         return self.faults.on_client_failure == "retry"
 
     def run(self, tasks: Sequence[ClientTask]) -> None:
-        """Run tasks, and failed ones once more where the policy says so; then apply the policy."""
+        """Run tasks, and failed ones once more if the policy says so; then apply the policy."""
         pending = tuple(tasks)
         for attempt in range(2 if self.retries else 1):
             if attempt:
@@ -180,11 +180,11 @@ class _Gather:
             self.check_policy()
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Ask a stage in the processes of these calls."""
+        """Call a stage in the processes of these calls."""
         return self.backend.exchange(stage, question, messages)
 
     def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
-        """Forget the tasks of calls; return each of their clients with why it has failed."""
+        """Forget the tasks of calls, and return why each of their clients has failed."""
         found: dict[int, str] = {}
         for call, why in calls.items():
             clients = self.calls.pop(call)
@@ -205,7 +205,7 @@ class _Gather:
             )
 
     def note_failed(self, remedy: str) -> None:
-        """Record the failure of each client without a task that counts."""
+        """Record the failure of each client whose task does not count."""
         for client, message in sorted(self.failed.items()):
             self.note(client, message, remedy)
 
@@ -266,7 +266,7 @@ class _Gather:
             first = next(iter(self.failed.values()), "no reason known")
             raise RunError(
                 f"Round {number}: {len(self.done)} of {asked} clients "
-                f"succeeded, under faults.min_participation={faults.min_participation} "
+                f"succeeded, below faults.min_participation={faults.min_participation} "
                 f"(first failure: {first});{see} correct what fails, or lower it, and go on with "
                 "resume=true."
             )

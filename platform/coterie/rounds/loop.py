@@ -1,4 +1,4 @@
-"""The round loop: runs one phase after the other until the method names no next phase.
+"""The round loop: runs phase after phase until the method returns no next one.
 
 A phase chooses its cohort, offers slots of the server's state, runs the clients' tasks on a
 backend, aggregates what they send and runs the method's server half.
@@ -35,7 +35,7 @@ from coterie.rounds.sent import sent_in
 from coterie.rounds.state import RunState, Traffic
 
 _TOLD = 5
-"""Clients whose notes are shown."""
+"""The most clients whose notes are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class Committed:
 
 
 def _give_up(state: RunState, lost: StateLostError) -> None:
-    """Give up: the default of `Loop.recover`, as there is no checkpoint to go back to."""
+    """Raise: the default of `Loop.recover`, as there is no checkpoint to go back to."""
     raise lost
 
 
 def _remember(state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
-    """Keep the failures: the default of `Loop.abandon`."""
+    """Keep the failures in the result: the default of `Loop.abandon`."""
     state.failures += [str(failure) for failure in failures]
 
 
@@ -148,7 +148,7 @@ class Loop:
         _check_trained(state)
 
     def _prepare(self, state: RunState, phase: Phase, turnout: Turnout) -> PhaseRun:
-        """Lay out a phase: what clients receive, and the form of what they contribute."""
+        """Return what clients receive in a phase, and the form of what they contribute."""
         offered = self.method.offer(state.server, phase)
         check_offer(phase, offered, state.server)
         sizes = {client: len(self.workload.parts[client]) for client in turnout.clients}
@@ -210,7 +210,7 @@ class Loop:
         state.stages = {key: v for key, v in kept.items() if key.partition("/")[2] not in renewed}
 
     def _watch(self, phase: Phase, event: Event) -> None:
-        """Tell the observer about a backend's event in a phase."""
+        """Pass a backend's event on to the observer."""
         if isinstance(event, ClientResult):
             self.has_run = True
             self._tell(event)
@@ -224,7 +224,7 @@ class Loop:
                 self.observer.client_failed(event.client, event.message)
 
     def _tell(self, done: ClientResult) -> None:
-        """Show a client's note, once for each client, and only those of the first few."""
+        """Show a client's note, once for each client, and only those of the first few clients."""
         if not done.note or done.client in self._told:
             return
         self._told.add(done.client)

@@ -31,7 +31,7 @@ class Turnout:
 
 
 _WHOLE_ROUND = 0
-"""Takes the phase's step in seeds of draws that hold for all phases of a round."""
+"""Replaces the phase's step in the seeds of draws that hold for a whole round."""
 
 
 class Participation:
@@ -58,11 +58,7 @@ class Participation:
             )
 
     def check(self, phase: Phase) -> None:
-        """Check that a phase which names its clients can ever run.
-
-        Raises:
-            ConfigError: If all clients that the phase names are absent in every round.
-        """
+        """Check that a phase with named clients can run at some time."""
         named = phase.cohort if isinstance(phase.cohort, tuple) else ()
         if named and not any(set(named).intersection(present) for present in self._rounds):
             raise ConfigError(
@@ -78,11 +74,7 @@ class Participation:
         return min(_count(cohort, len(here)), len(here))
 
     def turnout(self, phase: Phase) -> Turnout:
-        """Draw the clients of a phase; none, if none is present or all drop out.
-
-        Raises:
-            ContractError: If the method asks for an impossible cohort.
-        """
+        """Draw the clients of a phase; none, if none is present or all drop out."""
         config = self._config
         present = self._present(phase)
         cohort = choose_cohort(self._sized(phase), self._all, self._seed, present)
@@ -189,7 +181,7 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
 
 
 def _count(cohort: float | int, clients: int) -> int:
-    """How many of so many clients a cohort asks for."""
+    """Return how many of a number of clients a cohort asks for."""
     return _share(cohort, clients) if isinstance(cohort, float) else cohort
 
 

@@ -1,4 +1,4 @@
-"""What left clients in a phase, key by key: its spec, bytes, and how few samples it tells of."""
+"""What left clients in a phase, by key: spec, bytes, and the fewest samples behind a vector."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from coterie.rounds.gather import PhaseResult
 
 
 def sent_in(request: PhaseRequest, result: PhaseResult) -> tuple[Sent, ...]:
-    """Return what the clients of a phase sent, of the tasks that count."""
+    """Return what the clients of a phase sent, for the tasks that count."""
     sizes = {task.client: task.size for task in request.tasks}
     found = (
         *_slots(request, result.client_results, sizes),
@@ -81,7 +81,7 @@ def _metrics(results: Sequence[ClientResult], sizes: Mapping[int, int]) -> Itera
 
 
 def _keys(results: Sequence[ClientResult], slots: Collection[str]) -> Iterable[Sent]:
-    """Return what stages of the aggregation have sent besides slots."""
+    """Return what the aggregation's stages sent besides slots."""
     of_outcomes = {
         "metrics",
         *(f"gathered/{f.name}" for done in results for f in done.gathered.fields),
@@ -105,7 +105,7 @@ def _rest(results: Sequence[ClientResult]) -> Iterable[Sent]:
 
 
 def _least(numbers: Iterable[int]) -> int | None:
-    """Return the smallest number above 0: a client that has no group has sent no vector."""
+    """Return the smallest number above 0, since a client without groups sends no vector."""
     return min((number for number in numbers if number), default=None)
 
 

@@ -28,12 +28,12 @@ class Traffic:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Direction to bytes over all keys."""
+        """Each direction's bytes over all keys."""
         sent = {"down": self.down, "up": self.up, "peer": self.peer}
         return {direction: sum(sizes.values()) for direction, sizes in sent.items()}
 
     def rows(self) -> dict[str, float]:
-        """Flat metrics such as "bytes/down", "bytes/down/encoder" and "items/peer/samples"."""
+        """Return metrics such as "bytes/down", "bytes/down/encoder" and "items/peer/samples"."""
         flat: dict[str, float] = {}
         for direction, sizes in (("down", self.down), ("up", self.up), ("peer", self.peer)):
             flat[f"bytes/{direction}"] = sum(sizes.values())
@@ -67,7 +67,7 @@ class Ledger:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Direction to bytes of training over the run."""
+        """Each direction's training bytes over the run."""
         return {"down": self.down, "up": self.up, "peer": self.peer}
 
     def snapshot(self) -> "Ledger":
@@ -152,7 +152,7 @@ class RunState:
     counts: dict[str, int] = field(default_factory=dict)
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
-        """Take over what a phase leaves beside the server's state: states, messages, counts."""
+        """Store what a phase leaves beside the server's state: states, messages, counts."""
         for client, kept in result.states.items():
             self.peer_messages.pop(client, None)
             if kept is None:
@@ -169,7 +169,7 @@ class RunState:
         self.simulated.update({k: v for k, v in simulated.items() if k != "absent"})
 
     def become(self, other: "RunState") -> None:
-        """Replace everything by another state's."""
+        """Replace all values by another state's."""
         vars(self).update(vars(other))
 
     def snapshot(self) -> "RunState":

@@ -1,1 +1,1 @@
-"""One whole run: from its config to the files that it leaves."""
+"""One whole run, from its config to its files."""

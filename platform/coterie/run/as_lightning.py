@@ -10,7 +10,7 @@ from coterie.run.data import task_of
 
 
 def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModule]:
-    """Return the module that clients would train and the data module, for a Trainer of your own.
+    """Return the module that clients would train, and the data module, for a plain Trainer.
 
     The data is not split, and nothing is federated: of the config count method, data, encoder,
     augmentation and precision.
@@ -29,7 +29,9 @@ def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModul
     data = load_target(target_of(config.data))(config.data)
     if not isinstance(data, LightningDataModule):
         name = target_of(config.data)
-        raise ConfigError(f"data={name}: it is no LightningDataModule; choose a data set that is.")
+        raise ConfigError(
+            f"data={name}: it is not a LightningDataModule; choose a data set that is."
+        )
     data.batch_size = getattr(config.method, "batch_size", 128)  # type: ignore[attr-defined]
     task = task_of(config, data.arrays())  # type: ignore[attr-defined]  # as all data has
     method = load_target(target_of(config.method))(config.method, task)

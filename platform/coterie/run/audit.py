@@ -1,4 +1,4 @@
-"""Audits a run: what left its clients, and whether its model tells its training samples apart."""
+"""Audits a run: what left its clients, and whether its model reveals its training samples."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Audited:
 
 
 def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Path) -> Audited:
-    """Sum a run's messages up, attack its model, and write `path`, for the owner alone.
+    """Sum up a run's messages, attack its model, and write `path`, for its owner only.
 
     At most `samples` members, and as many other samples, are attacked.
 

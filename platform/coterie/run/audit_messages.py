@@ -1,4 +1,4 @@
-"""What left the clients of a run, key by key, from the rows that the run has written."""
+"""What left the clients of a run, by key, from the rows that the run has written."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,7 +39,7 @@ class AuditedKey:
 
 
 def audited_keys(metrics: Path) -> list[AuditedKey]:
-    """Sum a run's messages up, in the order in which they were first sent.
+    """Sum up a run's messages by key, in the order in which they were first sent.
 
     Raises:
         DataError: If the run has not written what its clients sent.
@@ -91,7 +91,7 @@ def _key(kind: str, key: str, sent: Sequence[Mapping[str, Any]]) -> AuditedKey:
 
 
 def _failures(rows: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
-    """Return the reasons that failed clients gave, which the server reads too."""
+    """Return the reasons that failed clients gave, which the server also reads."""
     failed = [row for row in rows if row.get("scope") == "event" and "client" in row]
     if not failed:
         return []

@@ -12,13 +12,13 @@ from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 
 _CAPTION = (
-    "fewest: the fewest samples that a vector stands for; 200 of 10: of a sum over 10 clients, "
-    "which is all that the server reads"
+    "fewest: the fewest samples behind a vector; 200 of 10: behind a sum over 10 clients, which "
+    "is all that the server reads"
 )
 
 
 def messages_table(keys: Iterable[AuditedKey]) -> Table:
-    """Return what left the clients: a row for each key."""
+    """Return a table of what left the clients, with a row for each key."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_CAPTION, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")
@@ -41,7 +41,7 @@ def messages_table(keys: Iterable[AuditedKey]) -> Table:
 
 
 def attacks_table(attacks: Mapping[str, Membership]) -> Table:
-    """Return what each attack finds, with 95 % intervals."""
+    """Return a table of each attack's result, with 95 % intervals."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("attack", no_wrap=True)
     for name in ("members + others", "AUC (95 %)", "TPR at 1 % FPR (95 %)"):
@@ -57,7 +57,7 @@ def attacks_table(attacks: Mapping[str, Membership]) -> Table:
 
 
 def _fewest(key: AuditedKey) -> str:
-    """Return the fewest samples and, where only a sum is read, its clients."""
+    """Return the fewest samples and, where only a sum is read, the number of its clients."""
     if key.samples is None:
         return "-"
     return f"{key.samples:,}" + (f" of {key.summed:,}" if key.summed else "")

@@ -15,10 +15,10 @@ AnyCallback = Callback | RunCallback
 def build_callbacks(
     config: RunConfig, given: Sequence[AnyCallback] = ()
 ) -> tuple[AnyCallback, ...]:
-    """Build the config's callbacks, and check that each has something to follow.
+    """Build the config's callbacks, and check that each can be used in this run.
 
     Raises:
-        ConfigError: If one cannot be built, is no callback, or needs a Trainer that is not there.
+        ConfigError: If one cannot be built, is not a callback, or needs a Trainer that is missing.
     """
     built: list[AnyCallback] = [
         build_target(f"callbacks[{number}]", section, (Callback, RunCallback))
@@ -29,7 +29,7 @@ def build_callbacks(
         name = type(callback).__name__
         if not isinstance(callback, Callback | RunCallback):
             raise ConfigError(
-                f"callbacks: {name} is no callback; inherit from coterie.RunCallback, "
+                f"callbacks: {name} is not a callback; inherit from coterie.RunCallback, "
                 "lightning.Callback, or both."
             )
         if isinstance(callback, Callback) and config.executor != "lightning":
@@ -41,10 +41,10 @@ def build_callbacks(
 
 
 def local_callbacks(callbacks: Sequence[AnyCallback]) -> tuple[Callback, ...]:
-    """Those that follow the Trainer on each client."""
+    """Return the callbacks that follow the Trainer on each client."""
     return tuple(callback for callback in callbacks if isinstance(callback, Callback))
 
 
 def run_callbacks(callbacks: Sequence[AnyCallback]) -> tuple[RunCallback, ...]:
-    """Those that follow the whole run."""
+    """Return the callbacks that follow the whole run."""
     return tuple(callback for callback in callbacks if isinstance(callback, RunCallback))

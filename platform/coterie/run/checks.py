@@ -1,4 +1,4 @@
-"""Checks of a config against its data, before actors start; and the number of clusters."""
+"""Checks a config against its data before actors start, and finds the number of clusters."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ from coterie.run.precision_checks import check_precision
 
 
 def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
-    """Check that the data and the encoder can give what the config asks for.
+    """Check that data and encoder fit what the config asks for.
 
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
@@ -56,7 +56,7 @@ def cluster_number(config: RunConfig, classes: int) -> int:
 
 
 def cluster_key(config: RunConfig) -> str:
-    """Return the key that gives the number of clusters.
+    """Return the config key of the number of clusters.
 
     The method's, else `evaluation.clusters`.
     """
@@ -67,7 +67,9 @@ def cluster_key(config: RunConfig) -> str:
 def _check_clusters(config: RunConfig, data: DataArrays) -> None:
     key, asked = cluster_key(config), config.evaluation.clusters
     if asked is not None and key != "evaluation.clusters":
-        raise ConfigError(f"evaluation.clusters={asked}: this method's number is {key}; set that.")
+        raise ConfigError(
+            f"evaluation.clusters={asked}: this method's number of clusters is {key}; set that."
+        )
     if asked is None and load_target(target_of(config.method)).needs_labels:
         return  # a supervised method learns classes, not clusters
     count, clusters = len(data.samples), cluster_number(config, len(data.classes))
@@ -84,7 +86,7 @@ def _check_clusters(config: RunConfig, data: DataArrays) -> None:
 
 
 def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
-    """Check that training held enough labels out, if any.
+    """Check that training held out enough labels, if any.
 
     Args:
         key: The key of the shares.
@@ -103,14 +105,14 @@ def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
 
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:
-    """Whether there is a label; for node-local data only the classes are known."""
+    """Return whether there is a label; for node-local data only the classes are known."""
     if is_node_local(config):
         return bool(data.classes)
     return data.labels is not None and bool((data.labels >= 0).any())
 
 
 def _check_slice(config: RunConfig) -> None:
-    """Check that actors reserve a GPU: one that has reserved none uses none."""
+    """Check that actors reserve a GPU, without which they use none."""
     if not config.cluster.gpus_per_client:
         raise ConfigError(
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
@@ -119,7 +121,7 @@ def _check_slice(config: RunConfig) -> None:
 
 
 def _check_encoder(task: Task, method: MethodConfig) -> None:
-    """Encode two blank samples: a user's network may differ from its declared width."""
+    """Encode two blank samples, since a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
         encoder = _built(task)
         dead = _dead_group_norms(encoder)
@@ -132,8 +134,8 @@ def _check_encoder(task: Task, method: MethodConfig) -> None:
             ) from error
     if any(dead):
         raise ConfigError(
-            f"encoder: a group norm in it has one value a group on samples of shape {task.shape}, "
-            "and so gives only zeros; make it wider, or choose another norm."
+            "encoder: a group norm in it has one value per group on samples of shape "
+            f"{task.shape}, and so gives only zeros; make it wider, or choose another norm."
         )
     normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
     trained = any(parameter.requires_grad for parameter in encoder.parameters())
@@ -161,14 +163,14 @@ def _built(task: Task) -> nn.Module:
         ) from error
     if not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(
-            f"encoder: build returned {type(encoder).__name__}, no Encoder; return "
+            f"encoder: build returned {type(encoder).__name__}, not an Encoder; return "
             "Encoder(network, features=…)."
         )
     return encoder
 
 
 def _dead_group_norms(encoder: nn.Module) -> list[bool]:
-    """Whether each group norm that a batch will pass sees a single value a group."""
+    """Return whether a group norm sees only a single value per group, for each norm in use."""
     found: list[bool] = []
 
     def note(part: nn.GroupNorm, given: tuple[Tensor, ...]) -> None:

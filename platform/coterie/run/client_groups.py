@@ -23,7 +23,7 @@ GROUP = "groups"
 
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups:
-    """A method's grouping of clients, compared with the true one where it is known.
+    """A method's groups of clients, compared with the true groups where these are known.
 
     Attributes:
         truth: Each client's true group, where the partition knows it.
@@ -65,11 +65,11 @@ class ClientGroups:
         return {**found, "ari": ari(table)}
 
     def now(self, server: ServerState) -> Mapping[int, int]:
-        """Client to its current group."""
+        """Return each client's current group."""
         return self.method.members(server)
 
     def members(self, server: ServerState) -> dict[int, list[int]]:
-        """Group to its current clients, in order of the groups."""
+        """Return each group's current clients, in order of the groups."""
         now = self.now(server)
         found: dict[int, list[int]] = {group: [] for group in sorted(set(now.values()))}
         for client, group in sorted(now.items()):
@@ -77,7 +77,7 @@ class ClientGroups:
         return found
 
     def write(self, path: Path, server: ServerState) -> None:
-        """Write a table with the columns round, client, group and, where known, true_group."""
+        """Write a table with the columns round, client, group and, if known, true_group."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["round", "client", "group"] + ["true_group"] * (self.truth is not None))

@@ -11,7 +11,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.csv_text import csv_text
 
 _ALL = 10_000
-"""Of more clients only those have a row that ever took part."""
+"""The most clients with a row each; of more, only those have one that ever took part."""
 
 ClientRow = Mapping[str, int | float | str | None]
 
@@ -19,7 +19,7 @@ ClientRow = Mapping[str, int | float | str | None]
 def client_rows(
     assembly: Assembly, state: RunState, groups: Mapping[int, int] | None = None
 ) -> list[ClientRow]:
-    """Return what each client has and has done so far.
+    """Return each client's data and its work so far.
 
     Returns:
         A row per client, of more than 10,000 per client that ever took part: client, name (where
@@ -49,6 +49,6 @@ def client_rows(
 
 
 def write_clients(path: Path, rows: Sequence[ClientRow]) -> None:
-    """Write `client_rows` as CSV; what is unknown is empty."""
+    """Write `client_rows` as CSV, with empty cells for what is unknown."""
     head = list(rows[0]) if rows else ["client"]
     write_text_atomically(path, csv_text([head, *([*row.values()] for row in rows)]))

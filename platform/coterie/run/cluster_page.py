@@ -1,4 +1,4 @@
-"""`clusters.html`: a page on which the data's owner looks at clusters, and names them.
+"""`clusters.html`: a page on which the data's owner looks at clusters and names them.
 
 The page is one file with its pictures in it; it loads nothing from elsewhere, and sends nothing.
 """
@@ -50,7 +50,7 @@ from coterie.tracking.run_directory import RunDirectory
 _TEMPLATE = Path(__file__).with_name("clusters.html.jinja")
 _SIDE = 96
 _SMALL = 32
-"""Sides up to which a thumbnail is stored to the bit."""
+"""Side up to which a thumbnail is stored without loss."""
 _ROWS = 256
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -73,7 +73,7 @@ class ClusterPage:
     watch: Watch = field(default=lambda items, total: items)
 
     def write(self, path: Path) -> None:
-        """Write the page, for its owner alone to read.
+        """Write the page, for its owner only.
 
         Raises:
             ConfigError: If the run has no model, or no clusters.
@@ -202,7 +202,7 @@ class ClusterPage:
 
 
 def thumbnails(data: DataArrays, rows: Rows) -> dict[int, str] | None:
-    """Pictures of up to 96 pixels a side as data URIs, by row; None of vectors."""
+    """Return pictures of up to 96 pixels a side as data URIs, by row; None for vectors."""
     if data.samples.dtype != np.uint8 or data.samples.ndim != 4 or data.shape[0] not in (1, 3):
         return None
     return dict(_encoded(data, rows))

@@ -1,4 +1,4 @@
-"""What the data's owner looks at: each cluster's pictures, where clusters touch, and their halves.
+"""The page's content: each cluster's pictures, pairs of clusters that touch, and halves.
 
 Which samples belong to a cluster, and how surely, is what the run has written. The model looks at a
 bounded number of samples again, for the probabilities of other clusters and the representations.
@@ -20,13 +20,13 @@ _BETWEEN = 8
 """Pictures of a pair of clusters, and of a half."""
 _PAIRS = 12
 _LEAST = 0.005
-"""Share of a cluster from which a pair is shown."""
+"""The least share of a cluster from which a pair is shown."""
 _FEWEST = 20
-"""Samples that were looked at, from which a cluster can be split."""
+"""The fewest sampled rows with which a cluster can be split."""
 
 
 class HalfPlane(NamedTuple):
-    """As in a file of names: half b has `direction · h > threshold`."""
+    """The plane that splits a cluster; half b has `direction · h > threshold`."""
 
     direction: list[float]
     threshold: float
@@ -34,7 +34,7 @@ class HalfPlane(NamedTuple):
 
 @dataclass(frozen=True)
 class Half:
-    """One of both halves of a cluster.
+    """One of the two halves of a cluster.
 
     Attributes:
         key: The part's name in a file of names, such as "3a".
@@ -70,7 +70,7 @@ class ClusterView:
 
 @dataclass(frozen=True)
 class Touching:
-    """A pair of clusters.
+    """A pair of clusters that touch.
 
     Attributes:
         first: Number of a cluster, as text.
@@ -86,7 +86,7 @@ class Touching:
 
 @dataclass(frozen=True)
 class Assigned:
-    """What a run has written of its samples.
+    """The clusters that a run has written for its samples.
 
     Attributes:
         rows: The samples (n,), rows of the data set.
@@ -101,14 +101,14 @@ class Assigned:
     number: int
 
     def members(self) -> Iterator[tuple[int, Rows]]:
-        """Each cluster with the places of its samples, the most certain first."""
+        """Return the places of each cluster's samples, the most certain first."""
         for cluster in range(self.number):
             own = np.flatnonzero(self.clusters == cluster)
             yield cluster, own[np.argsort(-self.confidence[own], kind="stable")]
 
 
 def views_of(assigned: Assigned, pictures: int) -> list[ClusterView]:
-    """Return the clusters with their `pictures` most and least certain samples each, none twice."""
+    """Return each cluster with its `pictures` most and least certain samples, none twice."""
     found = []
     for cluster, own in assigned.members():
         most, fewest = own[:pictures], own[max(pictures, len(own) - pictures) :][::-1]
@@ -125,7 +125,7 @@ def views_of(assigned: Assigned, pictures: int) -> list[ClusterView]:
 
 
 def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
-    """Places of up to `samples` samples to look at again, as many of each cluster, sorted."""
+    """Return places of up to `samples` samples, as many of each cluster, sorted."""
     generator = np.random.default_rng(seed)
     members = [own for _, own in assigned.members()]
     each = max(1, samples // max(1, sum(map(bool, map(len, members)))))
@@ -150,7 +150,7 @@ def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[To
 def _touching(
     own: Rows, others: NDArray[np.float64], masses: NDArray[np.float64]
 ) -> Iterator[tuple[int, int, float]]:
-    """Return the pairs of clusters that share most, and how much of the one that shares more.
+    """Return the pairs of clusters that touch most, and how much each pair touches.
 
     Args:
         own: Clusters (m,).
@@ -171,7 +171,7 @@ def _touching(
 def add_halves(
     views: Iterable[ClusterView], assigned: Assigned, places: Rows, embedding: Tensor, seed: int
 ) -> None:
-    """Split each cluster by 2-means of the representations that were looked at.
+    """Split each cluster by 2-means of the sampled representations.
 
     `embedding` has the representations (m, d) of the samples at `places`.
     """
@@ -200,7 +200,7 @@ def add_halves(
 
 @dataclass(frozen=True)
 class PrototypeMap:
-    """Prototypes of node-local data, whose samples nobody may look at.
+    """The prototypes of node-local data, whose samples nobody may look at.
 
     Attributes:
         places: (m, 2) in [0, 1], the two leading principal components.
@@ -218,7 +218,7 @@ class PrototypeMap:
 
 
 def prototype_map(points: Tensor, counts: Tensor, clusters: Tensor, number: int) -> PrototypeMap:
-    """Where prototypes lie, and which clusters they say touch.
+    """Return where prototypes lie, and which clusters touch by them.
 
     Args:
         points: (m, d).

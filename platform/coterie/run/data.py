@@ -1,4 +1,4 @@
-"""Reads a run's data: split over the clients here, or surveyed where node-local clients keep it."""
+"""Reads a run's data: splits it over the clients, or surveys node-local data."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -53,13 +53,13 @@ def read_data(config: RunConfig) -> RunData:
     if is_node_local(config):
         if config.labelled_pool:
             raise ConfigError(
-                f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
-                "fine-tuned with; leave it out."
+                f"labelled_pool={config.labelled_pool:g}: data that stays with its clients cannot "
+                "be used for fine-tuning; leave it out."
             )
         if config.evaluation.labelled_shares:
             raise ConfigError(
                 f"evaluation.labelled_shares={list(config.evaluation.labelled_shares)}: data that "
-                "stays with its clients is not fine-tuned with; leave it out."
+                "stays with its clients cannot be used for fine-tuning; leave it out."
             )
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)
@@ -78,11 +78,7 @@ def read_data(config: RunConfig) -> RunData:
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
-    """Read the data and draw each client's rows.
-
-    Raises:
-        DataError: If the data is missing, cannot be learned from, or cannot be split as asked.
-    """
+    """Read the data and draw each client's rows."""
     module: DataModule = load_target(target_of(config.data))(config.data)
     data = module.arrays()
     check_data(data)
@@ -105,14 +101,14 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
 
 
 def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:
-    """Whether these rows are all that one of the data's own clients has."""
+    """Return whether these rows are all that one of the data's own clients has."""
     return data.owners is not None and bool(
         (data.owners == data.owners[rows[0]]).sum() == len(rows)
     )
 
 
 def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
-    """Warn if the data names clients and the partition deals out their samples again."""
+    """Warn if the data names clients and the partition mixes their samples."""
     if data.owners is not None and not client_names(data, parts):
         _log.warning(
             "data=%s names %d clients, but the partition mixes their samples; partition=by_client "
@@ -148,12 +144,12 @@ def draw_pool(data: DataArrays, share: float, seed: int) -> Indices:
 
 
 def without_pool(parts: Sequence[Indices], pool: Indices) -> list[Indices]:
-    """Return the clients' rows that are not in the labelled pool, in order."""
+    """Return the clients' rows outside the labelled pool, in order."""
     return [rows[~np.isin(rows, pool)] for rows in parts] if len(pool) else list(parts)
 
 
 def survey_silos(config: RunConfig) -> list[Survey]:
-    """Each client's survey of its data, taken where the data lies.
+    """Survey each client's data in place.
 
     Raises:
         DataError: If a client's data is missing or unreadable.

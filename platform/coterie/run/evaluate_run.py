@@ -40,11 +40,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedRun:
-    """The result of an evaluation.
-
-    Attributes:
-        metrics: Group to metrics, as in metrics.json.
-    """
+    """The result of an evaluation."""
 
     folder: Path
     metrics: Mapping[str, Mapping[str, float]]
@@ -52,7 +48,7 @@ class EvaluatedRun:
 
     @property
     def tables(self) -> list[dict[str, Mapping[str, float]]]:
-        """The metrics by row name, in tables: clusters, classifiers, others."""
+        """The metrics in tables, by row name: clusters, classifiers, others."""
         return score_tables(
             {group: without_auroc(scores) for group, scores in self.metrics.items()}
         )
@@ -80,7 +76,7 @@ class RunEvaluation:
     _assembly: Assembly = field(init=False, repr=False)
 
     def run(self) -> EvaluatedRun:
-        """Read the checkpoint, score it, write metrics.json and figures.
+        """Read the checkpoint, score it, and write metrics.json and figures.
 
         Raises:
             ConfigError: If the run's data is node-local, or more labels are asked for than its
@@ -160,7 +156,7 @@ class RunEvaluation:
         return done
 
     def _send(self, done: EvaluatedRun, record: Mapping[str, Any]) -> None:
-        """Make a W&B run of the evaluation, which uses the model of the run."""
+        """Send the evaluation to W&B, as a run that uses the evaluated model."""
         from coterie.tracking.wandb_logger import (  # a slow import
             WandbRunLogger,
             model_artifact,

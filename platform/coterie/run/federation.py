@@ -1,4 +1,4 @@
-"""The Python API: a config in, a result out."""
+"""The Python API: takes a config, returns a result."""
 
 import os
 import time
@@ -109,7 +109,7 @@ class RunResult:
     @property
     def _own(self) -> OwnModules:
         if self.modules is None:
-            raise ConfigError("module: the run was of a method of Coterie's; use model.")
+            raise ConfigError("module: the run trained one of Coterie's methods; use model.")
         return self.modules
 
     def plot(self) -> Figure:
@@ -245,13 +245,13 @@ class Federation:
             getattr(c, "is_object", False) for c in (self._config.method, self._config.data)
         ):
             self._view.note(
-                "Module or data is an object, so this run is gone on with by the program that made "
-                "it, with resume=True, and not from the command line."
+                "Module or data is an object, so only the program that made it can resume this "
+                "run, with resume=True."
             )
         if not labels and not own and not cluster_number(self._config, len(data.classes)):
             self._view.note(
-                "There will be no clusters, since the data has no classes to tell their number; "
-                f"set {cluster_key(self._config)} to have some."
+                "There will be no clusters, since the data has no classes to count; set "
+                f"{cluster_key(self._config)} to have some."
             )
         if workload.node_local_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
@@ -320,22 +320,22 @@ def _failure(error: BaseException) -> BaseException:
     if isinstance(error, SystemExit | GeneratorExit):
         return RunError(
             f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
-            "take the exit out of it, and go on with resume=true."
+            "remove the exit, and go on with resume=true."
         )
     return error
 
 
 def _refused(session: Session, error: BaseException) -> bool:
-    """Whether the run was refused before any client's task; it then leaves no files."""
+    """Return whether the run was refused before any client's task, so that it leaves no files."""
     return isinstance(error, ConfigError | DataError) and not session.has_run
 
 
 def _as_submitted(config: RunConfig) -> RunConfig:
-    """Return the config of a job, which resumes the run in its directory if one is there."""
+    """Return the config of a submitted job, which resumes the run that is in its directory."""
     again = under_submitted_job() and config.run_dir and RunDirectory.exists(config.run_dir)
     return config.model_copy(update={"resume": True}) if again else config
 
 
 def under_submitted_job() -> bool:
-    """Whether `ray job submit` started this process; its working folder is then temporary."""
+    """Return whether `ray job submit` started this process, whose working folder is temporary."""
     return _JOB_VARIABLE in os.environ

@@ -1,4 +1,4 @@
-"""Fine-tuning a run's encoder with shares of the labels: the semi-supervised protocol."""
+"""Fine-tunes a run's encoder with shares of the labels: the semi-supervised protocol."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -40,7 +40,7 @@ class FineTuning:
     def of(
         cls, config: RunConfig, assembly: Assembly, scorer: Scorer, check: Callable[[], None]
     ) -> "FineTuning | None":
-        """Return what the config asks for at the end of its run; None without shares."""
+        """Return the fine-tuning that the config asks for; None without shares."""
         if not config.evaluation.labelled_shares:
             return None
         assert isinstance(scorer, Evaluator)  # `read_data` has refused the run otherwise
@@ -48,7 +48,7 @@ class FineTuning:
         return cls(config=config, assembly=assembly, evaluator=scorer, epochs=epochs, check=check)
 
     def scores(self, server: ServerState, shares: Iterable[float]) -> dict[str, dict[str, float]]:
-        """`labels_1%` and so on, each with the scores of a classifier; none without labels."""
+        """Return a classifier's scores for each share, such as `labels_1%`; none without labels."""
         if not self.evaluator.labelled:
             return {}
         return {f"labels_{100 * share:g}%": self._scores(server, share) for share in shares}

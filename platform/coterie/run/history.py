@@ -21,7 +21,7 @@ _MODULES = ("training", "validation")
 
 
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
-    """Read the rows of a run as a whole from `metrics.jsonl`.
+    """Read the server's rows of a run from `metrics.jsonl`.
 
     `clients` adds the rows of single clients, with a column "client".
 
@@ -35,16 +35,12 @@ def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
 
 
 def plot_history(history: pa.Table) -> Figure:
-    """Draw what `curves_of` finds in a history.
-
-    Raises:
-        DataError: If no phase has a loss or another number to draw.
-    """
+    """Draw what `curves_of` finds in a history."""
     return draw_curves(*curves_of(history.to_pylist()))
 
 
 def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict[str, int]]:
-    """Find the curves of a run in the rows of `metrics.jsonl`, those of single clients left out."""
+    """Return the curves in the rows of `metrics.jsonl`, without those of single clients."""
     own = [row for row in rows if row.get("scope") != "client"]
     columns = dict.fromkeys(name for row in own for name in row)
     groups = (g for g in _GROUPS if any(f"{g}/{score}" in columns for score in _SCORES))
@@ -65,7 +61,7 @@ def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, floa
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Text or numbers; metrics are floats even where all of them are whole."""
+    """Convert a column to text or numbers; metrics become floats even if all are whole."""
     known = [value for value in values if value is not None]
     if any(isinstance(value, str) for value in known):
         return pa.array(values, pa.string())

@@ -1,4 +1,4 @@
-"""Signals ask the run to stop after a checkpoint; a second Ctrl-C or SIGTERM ends it at once."""
+"""Signals that stop the run after a checkpoint, and at once when sent a second time."""
 
 import os
 import signal
@@ -11,11 +11,12 @@ from coterie.errors import InterruptedRunError
 _EXIT_CODE = 130
 _FROM_PEOPLE = (signal.SIGINT, signal.SIGTERM)
 _FROM_SYSTEMS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Of batch systems before a time limit, some of them more than once, and of a terminal's end."""
+"""Signals of batch systems before a time limit, some sent more than once, and of a closed
+terminal."""
 
 
 class Interrupts:
-    """Handles signals within a `with` block, in the main thread only.
+    """A context that handles signals, in the main thread only.
 
     SIGHUP and those of batch systems stay ignored if they are, as under nohup, and never end the
     process: they may come again, or before a SIGTERM. The handler sets a flag and `check` raises

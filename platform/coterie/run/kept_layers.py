@@ -13,7 +13,7 @@ from coterie.errors import listed
 
 
 def not_scored(method: Method, server: ServerState) -> str | None:
-    """Say which layers of the server's model no client has trained; None if there are none."""
+    """Return which layers of the server's model no client has trained; None if all are trained."""
     if isinstance(method, FederatesModule):
         if not method.personal:
             return None
@@ -25,12 +25,12 @@ def not_scored(method: Method, server: ServerState) -> str | None:
         return None
     return (
         f"{listed(kept)} stay with each client (Role.KEEP), and the scores are of a model in which "
-        "they have their first values; average them, or read the clients' metrics instead."
+        "they have their initial values; average them, or read the clients' metrics instead."
     )
 
 
 def _kept_in_model(method: Method, server: ServerState) -> list[str]:
-    """Return the entries under `Role.KEEP` that the evaluated model has with initial values."""
+    """Return the entries under `Role.KEEP` with initial values in the evaluated model."""
     roles, build = getattr(method, "roles", None), getattr(method, "build", None)
     if not isinstance(roles, StateRoles) or build is None:
         return []

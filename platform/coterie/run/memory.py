@@ -1,4 +1,4 @@
-"""Refuses sizes that exceed this machine's memory, before anything takes it."""
+"""Refuses sizes beyond this machine's memory, before memory is taken."""
 
 import math
 import os
@@ -19,9 +19,9 @@ _GIB = 2**30
 _SUM = 16
 """Bytes of an exact sum for each number of a slot: two integers of 64 bits."""
 _STORE = 0.3
-"""What Ray takes of the memory for its object store; beyond it, it writes to the disk."""
+"""Share of the memory that Ray takes for its object store; beyond it, Ray writes to the disk."""
 _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
-"""Parts of PyTorch's messages where it gets no memory."""
+"""Parts of PyTorch's messages when it gets no memory."""
 
 
 def free_memory() -> float:
@@ -43,15 +43,12 @@ def free_memory() -> float:
 
 @contextmanager
 def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[None]:
-    """Refuse what is built meanwhile if it takes more memory than is free.
+    """Refuse what is built within the context if it takes more memory than is free.
 
     Args:
         what: What is built.
         remedy: What to do about it.
         counted: Whether new tensors stay, so that all of them together have to fit.
-
-    Raises:
-        ConfigError: If it takes too much.
     """
     free = free_memory()
     try:
@@ -63,17 +60,14 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
             raise
         raise ConfigError(
             f"{what} exceeds the memory, of which {free / _GIB:.1f} GiB are free "
-            f"({text.rstrip('.') or 'no more can be had'}); {remedy}."
+            f"({text.rstrip('.') or 'no more is available'}); {remedy}."
         ) from error
 
 
 def check_round(phase: Phase, server: ServerState, config: ClusterConfig, clients: int) -> None:
-    """Refuse a model of which a round exceeds the memory of this machine.
+    """Refuse a model whose round exceeds this machine's memory.
 
     Nothing is known of other machines.
-
-    Raises:
-        ConfigError: If it does.
     """
     free, actors = free_memory(), 0
     if config.backend == "ray":
@@ -92,7 +86,7 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
 
 
 def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) -> float:
-    """Return what a round takes of the memory with every method; training takes more.
+    """Return the least memory that a round takes with any method; training takes more.
 
     That is the model, its exact sum and its mean in the driver, a client's model, the sum and a
     contribution in each actor, and what they send each other.
@@ -114,7 +108,7 @@ def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) ->
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses new tensors once they have more bytes, one after the other, than are free."""
+    """Refuses new tensors once they take more bytes together than are free."""
 
     def __init__(self, free: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -30,14 +30,14 @@ from coterie.run.setup import assemble
 from coterie.tracking.run_directory import RunDirectory
 
 FEWEST = 50
-"""Members, and other samples, that an attack takes at least."""
+"""The fewest members, and other samples, for an attack."""
 _ROWS = 256
 """Samples that pass the model at a time."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Members, or samples that were not trained on, with their classes where there are any."""
+    """Members or non-members of the training data, with classes if known."""
 
     samples: Samples
     labels: NDArray[np.int64] | None
@@ -48,7 +48,7 @@ class _Side:
 
 
 def why_no_attack(config: RunConfig, directory: RunDirectory) -> str:
-    """Why a run's model cannot be attacked, as a sentence; "" if it can."""
+    """Return why a run's model cannot be attacked, as a sentence; "" if it can."""
     if is_node_local(config):
         return "The data stays with its clients, so the model is not attacked here."
     if not directory.model.is_dir():
@@ -76,7 +76,7 @@ class ModelAttacks:
         self._untrained = method.model_for(server, None).eval()
 
     def run(self) -> dict[str, Membership]:
-        """Every attack that fits the model, and the same on the untrained one for comparison.
+        """Run every attack that fits the model, also on the untrained model for comparison.
 
         Returns:
             Attack to its result: "loss" of a classifier, else "views" of an encoder that was
@@ -133,7 +133,7 @@ class ModelAttacks:
 
     @torch.no_grad()
     def _predicted(self, model: Clusterer, side: _Side) -> Prediction:
-        """Return the model's outputs for one side, on the CPU."""
+        """Return the model's outputs for members or non-members, on the CPU."""
         model.to(self._device)
         starts = range(0, len(side.samples), _ROWS)
         rows = (torch.from_numpy(np.array(side.samples[s : s + _ROWS])) for s in starts)
@@ -144,7 +144,7 @@ class ModelAttacks:
         return Prediction(embeddings, torch.cat([part.probabilities for part in parts]).cpu())
 
     def _drawn(self, directory: RunDirectory, most: int) -> tuple[_Side, ...]:
-        """Members, and test samples or, without any, samples of no client; () if there are few."""
+        """Draw members and test samples or, without these, samples of no client; () if too few."""
         data, parts = self._assembly.data, self._assembly.workload.parts
         trained = [parts[client] for client in _took_part(directory, len(parts))]
         rows = np.unique(np.concatenate([np.empty(0, np.int64), *trained]))
@@ -166,7 +166,7 @@ class ModelAttacks:
 
 
 def _took_part(directory: RunDirectory, clients: int) -> list[int]:
-    """Return the clients with a task that counts; only their samples are members."""
+    """Return the clients with a task that counts, since only their samples are members."""
     try:
         with directory.clients.open(encoding="utf-8", newline="") as file:
             found = [int(row["client"]) for row in csv.DictReader(file) if int(row["tasks"])]
@@ -179,7 +179,7 @@ def _took_part(directory: RunDirectory, clients: int) -> list[int]:
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two encoders have the same weights, so that nothing was trained."""
+    """Return whether two encoders have the same weights, so that nothing was trained."""
     first, second = one.state_dict(), other.state_dict()
     return first.keys() == second.keys() and all(
         torch.equal(value.cpu(), second[name].cpu()) for name, value in first.items()

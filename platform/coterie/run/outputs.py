@@ -1,4 +1,4 @@
-"""What a run leaves in its directory: models, assignments, summary and figures."""
+"""Writes a run's directory: models, assignments, summary and figures."""
 
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,7 +67,7 @@ def write_models(
 def write_assignments(
     path: Path, evaluation: Evaluation, parts: Sequence[Indices], data: DataArrays
 ) -> None:
-    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held.
+    """Write `assignments.parquet`: sample, client, cluster and confidence of each sample.
 
     Where they have names, such as files and sites, these are in `name` and `client_name`.
     """
@@ -93,7 +93,7 @@ def write_assignments(
 
 
 def utf8_name(name: str) -> str:
-    """Return a name that is text in every file: what is no UTF-8 is written as its bytes."""
+    """Return a name as text that any file can hold, with other bytes escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -109,7 +109,7 @@ def summary_of(
     devices: Collection[str],
     error: str | None,
 ) -> Summary:
-    """Return the content of `summary.json` for a run, whose state is None if it never began.
+    """Return the content of `summary.json`; the state is None if the run never began.
 
     `devices` are the names of what clients have computed on; the other arguments are `Summary`'s.
     """
@@ -178,7 +178,7 @@ def draw_evaluation(
     line: str,
     tell: Tell,
 ) -> list[Path]:
-    """Draw confusion after matching, clusters, distances of classes, and t-SNE, given the data.
+    """Draw confusion after matching, clusters, distances of classes, and t-SNE.
 
     `tell` is called with a sentence about each figure that cannot be drawn.
     """

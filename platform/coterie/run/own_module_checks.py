@@ -1,4 +1,4 @@
-"""Checks of runs of a user's own module, before actors start."""
+"""Checks of a run of a user's own module, before actors start."""
 
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
@@ -11,7 +11,7 @@ _UNSCORED = ("local_tests", "unsupervised", "labelled_shares", "metrics")
 
 
 def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> None:
-    """Check that a user's module has a user's data, and nothing that needs an encoder."""
+    """Check that a user's module has a user's data, and that nothing asks for an encoder."""
     loaders = isinstance(data.samples, LoaderSamples)
     if not isinstance(method, FederatesModule):
         if loaders:
@@ -22,7 +22,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
         return
     if not loaders:
         raise ConfigError(
-            "method: a module of your own takes its own data; give data=lightning and "
+            "method: your own module needs your own data; give data=lightning and "
             "data.target=package.module:Class."
         )
     if config.executor != "lightning":
@@ -45,7 +45,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
 
 
 def _check_executor(config: RunConfig, method: FederatesModule) -> None:
-    """Refuse what needs a Trainer; of the module itself, the first training does so."""
+    """Refuse callbacks and options that need a Trainer, where the executor has none."""
     needs = [*method.trainer_arguments]
     needs += ["keep_optimizer"] if getattr(config.method, "keep_optimizer", False) else []
     needs += ["callbacks"] if getattr(config.method, "followers", ()) else []
@@ -54,7 +54,7 @@ def _check_executor(config: RunConfig, method: FederatesModule) -> None:
 
 
 def _check_strategy(config: RunConfig, method: FederatesModule) -> None:
-    """Refuse what cannot go with a strategy of federated optimisation."""
+    """Refuse options that a strategy of federated optimisation cannot be combined with."""
     strategy = getattr(config.method, "strategy", None)
     if strategy is None:
         return

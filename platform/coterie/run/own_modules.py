@@ -1,4 +1,4 @@
-"""The modules that a run of a user's own module leaves: the global one, and each client's."""
+"""The modules of a completed run of a user's own module: the global one, and each client's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,7 @@ from coterie.models.module_checkpoint import write_module
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModules:
-    """The modules of a completed run.
-
-    Attributes:
-        checkpoints: The run's `checkpoints/`, which hold what clients keep.
-    """
+    """The modules of a completed run."""
 
     method: FederatesModule
     server: ServerState
@@ -30,11 +26,7 @@ class OwnModules:
         return self.method.module_for(self.server, None)
 
     def client_module(self, client: int) -> Any:
-        """Return the module with the global values and what the client keeps.
-
-        Raises:
-            DataError: If there is no such client.
-        """
+        """Return the module with the global values and what the client keeps."""
         if not 0 <= client < self.clients:
             raise DataError(f"client {client}: there are clients 0 to {self.clients - 1}.")
         state = load_checkpoint(self.checkpoints, _Here()).state  # type: ignore[arg-type]
@@ -47,7 +39,7 @@ class OwnModules:
 
 
 class _Here:
-    """Holds what clients keep in this process; the part of a backend that a checkpoint needs."""
+    """A store for clients' kept values in this process, as a checkpoint needs it of a backend."""
 
     def store(self, packed: Packed) -> Packed:
         return packed

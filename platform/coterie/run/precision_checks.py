@@ -1,4 +1,4 @@
-"""Refuses, before the run, a precision in which it would train wrongly or not at all."""
+"""Refuses, before the run, a precision in which it would train wrongly."""
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
@@ -16,7 +16,7 @@ def check_precision(config: RunConfig) -> None:
 
 
 def _unscaled(config: RunConfig) -> str:
-    """Why gradients cannot be scaled, as float16 needs; "" if they can."""
+    """Return why gradients cannot be scaled, as float16 needs; "" if they can."""
     kind = load_target(target_of(config.method))
     if config.executor != "lightning":
         return f"executor={config.executor} has no gradient scaler"
@@ -30,14 +30,14 @@ def _unscaled(config: RunConfig) -> str:
 
 
 def _on_gpu(config: RunConfig) -> bool:
-    """Whether clients train on a GPU; the driver of a cluster may have none itself."""
+    """Return whether clients train on a GPU; the driver of a cluster may have none itself."""
     if config.cluster.backend == "ray":
         return config.accelerator != "cpu" and config.cluster.gpus_per_client > 0
     return client_device(config).type == "cuda"
 
 
 def _check_server(config: RunConfig) -> None:
-    """Check the server's optimiser: its steps are small, and the weights keep none of the rest."""
+    """Check the server's optimiser, whose small steps bfloat16 weights would lose."""
     if config.aggregation.optimizer != "none":
         raise ConfigError(
             "precision=bf16-true: bfloat16 rounds away the small steps of the server with "

@@ -1,4 +1,4 @@
-"""Assign new samples to the clusters of a saved model, in this process or on Ray actors."""
+"""Assigns new samples to the clusters of a saved model, in this process or on Ray actors."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -89,7 +89,7 @@ def predict_samples(
 def _predictor(
     model: nn.Module, cluster: ClusterConfig, accelerator: Accelerator, stop: Callable[[], None]
 ) -> Iterator[Predict]:
-    """Return the model in this process or, with Ray, in actors that end with the context."""
+    """Return the model in this process, or in Ray actors that end with the context."""
     if cluster.backend == "serial":
         yield BatchPredictor(model, accelerator, cluster.threads_per_client).predict_all
         return

@@ -25,7 +25,7 @@ _ROWS = 256
 def pretraining_relevance(
     pretrained: str, pretraining: RunConfig, clients: RunConfig, samples: int
 ) -> float:
-    """Mean cosine between representations of the pretraining data and of the clients' data.
+    """Return the mean cosine between representations of the pretraining and the clients' data.
 
     `samples` are drawn from each data set.
 
@@ -79,7 +79,7 @@ def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
 def embedded_sample(
     encoder: nn.Module, samples: Samples, rows: Indices, count: int, seed: int
 ) -> Tensor:
-    """Representations of up to `count` random samples among these rows.
+    """Return representations of up to `count` random samples among these rows.
 
     The encoder is in eval mode and maps samples in [0, 1] to representations (n, d).
     """

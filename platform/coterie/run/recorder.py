@@ -1,4 +1,4 @@
-"""Follows each phase: records metrics, and evaluates and checkpoints when due."""
+"""Follows each phase: records metrics, and evaluates and writes checkpoints when due."""
 
 import time
 from collections import defaultdict
@@ -120,7 +120,7 @@ class Recorder:
         self.tracker.log(replace(row, status=summary.status))
 
     def _end(self, state: RunState) -> Phase:
-        """Return the place of what belongs to the end of the run."""
+        """Return the round and step under which a run's final numbers are tracked."""
         return Phase(round=state.server.round, stage=self._stage, name="final")
 
     @property
@@ -165,14 +165,14 @@ class Recorder:
         self.evaluator.sent, self.evaluator.missed = 0, ()
 
     def keep_losses(self, state: RunState, place: Phase | None = None) -> None:
-        """Record the actors that were lost since the last call, but for those in turns."""
+        """Record the actors that were lost since the last call, except during tasks."""
         place = place or self._end(state)
         self._keep(state, place, [(None, why, _AGAIN) for why in self.backend.take_losses()])
 
     def _keep(
         self, state: RunState, place: Phase, found: Sequence[tuple[int | None, str, str]]
     ) -> None:
-        """Record failures: clients, or None for an actor, each with why and what was done."""
+        """Record failures of clients and actors, with each reason and what was done about it."""
         for number, (client, why, remedy) in enumerate(found):
             sentence = str(
                 Failure(
@@ -187,7 +187,7 @@ class Recorder:
             self.tracker.log_text(replace(_row(place, {}, client), failure=sentence))
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
-        """Whether this evaluation is the best so far by `checkpoint.best`; if so, remember it."""
+        """Return whether this evaluation is the best so far by `checkpoint.best`; remember it."""
         value = (scores or {}).get(self.config.checkpoint.best or "")
         if value is None or (state.best is not None and value <= state.best):
             return False

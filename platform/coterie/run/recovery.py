@@ -1,4 +1,4 @@
-"""The state that a run starts from, and goes back to when clients' states are lost."""
+"""The state from which a run starts, and to which it returns when clients' states are lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Recovery:
         return state
 
     def recover(self, state: RunState, lost: StateLostError) -> None:
-        """Change the state, after clients' states were lost, to one that can go on.
+        """Replace the state, after clients' states were lost, by one that can continue.
 
         With `on_state_loss=rewind` the whole run goes back to the last checkpoint or to the start,
         with `stale` only the lost clients do.
@@ -104,7 +104,7 @@ class Recovery:
         return sorted(clients)
 
     def _back(self) -> RunState:
-        """Return the last checkpoint's state or the start's, with the metrics truncated to it."""
+        """Return the last checkpoint's state or the start's, with metrics truncated to it."""
         loaded = self._load()
         self.recorder.rewind(loaded.tracking if loaded else None)
         return loaded.state if loaded else RunState(server=self.start)
@@ -138,7 +138,7 @@ class Recovery:
 
 
 def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:
-    """Give these clients the state and peer messages of a former state of the run."""
+    """Give these clients the state and peer messages of an earlier state of the run."""
     for mine, theirs in (
         (state.states, former.states),
         (state.peer_messages, former.peer_messages),

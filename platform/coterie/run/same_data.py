@@ -1,4 +1,4 @@
-"""Decides whether a resumed run has the data it began with, by a fingerprint in checkpoints."""
+"""Checks that a resumed run has the data it began with, by a fingerprint in checkpoints."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ ValueT = TypeVar("ValueT")
 _NAMED = 1000
 """Clients and classes that a fingerprint lists, so that the error can name what has changed."""
 _WHAT = {
-    "labels": "labels of the training samples are others",
-    "contents": "contents of the training samples are others",
-    "test": "the test set is another",
+    "labels": "labels of the training samples differ",
+    "contents": "contents of the training samples differ",
+    "test": "the test set differs",
     "split": "clients hold other samples",
 }
 """Key of a fingerprint to what another value of it means."""
@@ -96,7 +96,7 @@ def check_same_data(
 
 
 def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Give what a state holds of a client to the one that has its name now; drop the others."""
+    """Give each client's values in a state to the client of the same name; drop the others."""
     if then["clients"] == now["clients"]:
         return
     places = {name: client for client, name in enumerate(now["clients"])}
@@ -116,21 +116,21 @@ def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, A
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     changed = []
     if then["shape"] != now["shape"]:
-        changed.append(f"samples of shape {tuple(now['shape'])} were {tuple(then['shape'])}")
+        changed.append(f"samples have shape {tuple(now['shape'])}, and had {tuple(then['shape'])}")
     changed += _changed_clients(then, now)
     for new, old in zip_longest(now["classes"], then["classes"]):
         if new != old:
             words = {None: "no class"}
             changed.append(f"class {words.get(new, new)} was {words.get(old, old)}")
     if not changed and then["all"] != now["all"]:
-        changed.append("clients or classes are others")
+        changed.append("clients or classes differ")
     differing = [what for key, what in _WHAT.items() if then.get(key) != now.get(key)]
     # Other clients hold other samples anyway.
     return [*changed, *(what for what in differing if not changed or what != _WHAT["split"])]
 
 
 def _is_by_client(value: Any, clients: int) -> bool:
-    """Whether there is a list with an entry for each client in a value."""
+    """Return whether a value contains a list with an entry for each client."""
     if isinstance(value, Mapping):
         return any(_is_by_client(inner, clients) for inner in value.values())
     return isinstance(value, list) and len(value) == clients

@@ -1,4 +1,4 @@
-"""Decides whether a config may resume a stored run: every key that changes its bits must agree."""
+"""Checks that a config may resume a stored run: every key that changes its bits must agree."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,13 +31,13 @@ _FREE = frozenset(
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
 _ROUNDS = "vmap"
-"""The executor with bits of its own, which depend on the clients that a process trains as one."""
+"""The executor whose bits depend on the clients that a process trains as one."""
 _EXACT = "bare"
-"""Stands for all executors of equal bits."""
+"""Stands for all executors with equal bits."""
 _NOISE = "privacy.dp"
 _BUDGET = f"{_NOISE}.budget"
 _ORDERED = "data.clients"
-"""A mapping whose order counts, because it numbers the clients."""
+"""Mappings whose order counts, because it numbers the clients."""
 _MISSING = object()
 _UNSCORED = frozenset({"every", "batch_size", "figures"})
 """Keys of `evaluation` on which no final score depends."""
@@ -73,11 +73,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
-    """Say which keys of `evaluation` would give a stored run other final scores.
-
-    Args:
-        stored: The stored run's config as plain values.
-        config: The config to resume with.
+    """Return a sentence on the keys of `evaluation` that would change a stored run's final scores.
 
     Returns:
         A sentence; "" if none would.
@@ -92,12 +88,12 @@ def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def _importance(key: str) -> tuple[bool, bool, str]:
-    """Order of keys: a class, or the executor, explains why others differ."""
+    """Return a key's place in messages: a class, or the executor, explains why others differ."""
     return not key.endswith(".target"), key != "executor", key
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a key extends the run, as some of the method and the budget do, and is larger now."""
+    """Return whether a key is larger now and may be, such as a number of rounds or the budget."""
     section, _, name = key.partition(".")
     before, after = then.get(key), now.get(key)
     if key != _BUDGET and not (section == "method" and name in config.method.extensible):
@@ -106,7 +102,7 @@ def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: R
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key to value, for the keys that change a run's bits."""
+    """Return the keys that change a run's bits, with their values."""
     flat: dict[str, Any] = {}
     for section, value in config.items():
         leaves = value if isinstance(value, Mapping) else {"": value}
@@ -123,7 +119,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys of those sections that change bits."""
+    """Return the keys of these sections that change bits."""
     return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _ROUNDS else _BOUND
 
 

@@ -1,4 +1,4 @@
-"""A run under way: starts its backend and tracker, trains, evaluates, and writes its outputs."""
+"""A run in progress: starts backend and tracker, trains, evaluates, and writes the outputs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Finished:
 
 @dataclass
 class Session:
-    """A run under way.
+    """A run in progress.
 
     Attributes:
         assembly: The run's parts, built from the config.
@@ -139,12 +139,7 @@ class Session:
             self._backend.close()
 
     def system_error(self, error: OSError, so_far: str) -> RunError:
-        """Return the error to raise for a full disk or missing access.
-
-        Args:
-            error: The system's error.
-            so_far: How far the run has come, for the message.
-        """
+        """Return the error to raise for a full disk or missing permissions."""
         return RunError(
             f"{error.filename or self.directory.path}: cannot write or read "
             f"({error.strerror or error}); {so_far}, so make room or change its permissions and "
@@ -153,7 +148,7 @@ class Session:
 
     @property
     def already_completed(self) -> bool:
-        """Whether the directory's run was completed before and this process has not trained."""
+        """Whether the directory's run was completed before, and this process has not trained."""
         trained = self._recorder is not None and "training" in self._recorder.seconds
         return not trained and is_completed(self.directory.summary)
 
@@ -171,7 +166,7 @@ class Session:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped tasks so far."""
+        """The number of dropped tasks so far."""
         return self.state.dropped if self.state else 0
 
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
@@ -227,7 +222,7 @@ class Session:
             )
 
     def _extend(self) -> None:
-        """Turn the directory's run into the longer one, or one that is measured differently."""
+        """Continue the directory's run with more rounds, or with other measurements."""
         self.directory.summary.unlink(missing_ok=True)
         self.directory.write_config(dump_config(self.config))
         if self.extension:
@@ -267,11 +262,11 @@ class Session:
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
     def _compose(self, state: RunState) -> Pipeline:
-        """Return the aggregation, with the key of the run's noise and what it has spent before."""
+        """Return the aggregation, with the run's noise key and the ε that was spent before."""
         return compose_stages(self.config, self.assembly.method, self._open_ledger(state))
 
     def _open_ledger(self, state: RunState) -> NoiseLedger | None:
-        """Return the key of the run's noise and its expenses; None without noise."""
+        """Return the run's noise key with its released sums; None without noise."""
         phase = self.assembly.method.next(state.server)
         by_clients = phase is not None and phase.epsilon is not None
         if self.config.privacy.dp.clip is None and not by_clients:

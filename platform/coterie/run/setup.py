@@ -131,7 +131,7 @@ def make_backend(
 
 
 def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics | None":
-    """Build what sets a run's metrics on its cluster; None in this process or a Ray of its own."""
+    """Build the sender of a run's metrics to its cluster; None without a shared cluster."""
     if config.cluster.backend == "serial":
         return None
     from coterie.distributed.backend import RayBackend
@@ -143,7 +143,7 @@ def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics |
 
 
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
-    """Build the evaluator of a run's server states, node-local data or not."""
+    """Build the evaluator of a run's server states, for node-local data or other data."""
     method, samples = assembly.method, assembly.data.samples
     if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
         device = client_device(config)
@@ -229,7 +229,7 @@ def _workload(config: RunConfig, read: RunData) -> Workload:
 def _local_test_rows(
     config: RunConfig, data: DataArrays, parts: Sequence[Indices]
 ) -> list[Indices]:
-    """Each client's rows of the test set."""
+    """Return each client's rows of the test set."""
     seed = derive_seed(config.seed, "local tests")
     return local_test_rows(data, parts, config.evaluation.local_test_ratio, seed)
 

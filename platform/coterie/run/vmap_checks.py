@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 
 
 def check_vmap(config: RunConfig, task: Task) -> None:
-    """Refuse what `executor=vmap` cannot train with the results of each client alone."""
+    """Refuse what `executor=vmap` cannot train with the same results as each client alone."""
     if config.executor != "vmap":
         return
     refused = (
@@ -24,7 +24,7 @@ def check_vmap(config: RunConfig, task: Task) -> None:
 
 
 def _undeclared(config: RunConfig) -> str:
-    """Say that a method is not vmappable, and what to do; "" if it is."""
+    """Return that a method is not vmappable, and what to do; "" if it is."""
     kind = load_target(target_of(config.method))
     if vars(kind).get("vmappable", False):
         return ""
@@ -50,7 +50,7 @@ def _alone(config: RunConfig) -> str:
 
 
 def _drawing(encoder: nn.Module) -> str:
-    """Why an encoder cannot be vmapped that draws random numbers; "" if it draws none."""
+    """Return why an encoder that draws random numbers cannot be vmapped; "" if it draws none."""
     for name, part in encoder.named_modules():
         if isinstance(part, _DropoutNd) and part.p > 0:
             return f"the encoder's {name} is a {type(part).__name__}; choose an encoder without"

@@ -1,1 +1,1 @@
-"""Studies: many runs as one command. Plan them, train them as processes, report on them."""
+"""Studies: many runs as one command, planned, trained as processes, and reported on."""

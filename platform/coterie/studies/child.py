@@ -29,7 +29,7 @@ def _wait() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """End the process at once; used before the run handles signals, with nothing trained."""
+    """Exit at once; used before the run handles signals, when nothing is trained yet."""
     os._exit(_INTERRUPTED)
 
 

@@ -23,7 +23,7 @@ class ComparisonView(Watcher, Protocol):
     """Shows a comparison."""
 
     def close(self) -> None:
-        """No run is under way any more."""
+        """Stop drawing: no run is under way any more."""
 
     def finish(self, table: ComparisonTable, outputs: Sequence[Path]) -> None:
         """Show the table and the files of the report."""
@@ -32,7 +32,7 @@ class ComparisonView(Watcher, Protocol):
 def run_comparison(
     options: CompareConfig, configs: Mapping[Variant, RunConfig], view: ComparisonView
 ) -> list[RunRecord]:
-    """Train the variants over the seeds and write the report; also after an interrupt.
+    """Train the variants over the seeds and write the report, also after an interrupt.
 
     Raises:
         ConfigError: If the folder cannot be used, a run in it has another config, or W&B has no

@@ -1,4 +1,4 @@
-"""The figure of a comparison: the mean over seeds as a line per variant, with a band."""
+"""The figure of a comparison: per variant a line for the mean over seeds, with a band."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
 _WIDE = 1.7
-"""Width by height from which only two figures stand in a row."""
+"""Width divided by height from which only two figures fit in a row."""
 _LISTED = 30
 """Labels in the legend: as many as colours and markers tell apart."""
 
@@ -69,15 +69,12 @@ def comparison_figure(
 
 @drawn
 def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> Path:
-    """Put figures of several runs side by side, at most 30: three in a row, two if they are wide.
+    """Put figures of at most 30 runs side by side: three in a row, or two if they are wide.
 
     Args:
         pictures: Label to PNG.
         path: The PNG to write; folders are made as needed.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     shown = [(name, imread(picture)) for name, picture in list(pictures.items())[:_LISTED]]
     height, width = shown[0][1].shape[:2]

@@ -40,7 +40,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row: one variant over its seeds.
+    """A row of the table: one variant over its seeds.
 
     Attributes:
         cells: A spread per column; None if no completed run has the number.
@@ -144,7 +144,7 @@ class ComparisonTable:
         return csv_text([self.head, *self.lines])
 
     def runs_csv(self) -> str:
-        """Every run with every number of its summary.json, as CSV in full precision."""
+        """Return every run with every number of its summary.json, as CSV in full precision."""
         names = list(dict.fromkeys(name for record in self.records for name in record.numbers))
         head = ["experiment", "seed", "status", "error", *names]
         lines = [
@@ -166,7 +166,7 @@ def cell_text(name: str, cell: Spread | None) -> str:
 
 
 def foremost(comparison: ComparisonTable) -> list[str]:
-    """Return the final metrics among the columns, those that most rows have first.
+    """Return the columns that are final metrics, those that most rows have first.
 
     Among equals, the first of each group ("clustering", "linear") comes before the second of each.
     """
@@ -180,7 +180,7 @@ def foremost(comparison: ComparisonTable) -> list[str]:
 
 
 def alternating(names: Iterable[str]) -> list[str]:
-    """Return the first name of each group (the part before the slash), then the second of each."""
+    """Return each group's first name (a group is what precedes the slash), then each second one."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(name.partition("/")[0], []).append(name)
@@ -194,7 +194,7 @@ def _default_columns(done: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def _short(number: float) -> str:
-    """Three decimals, or five digits from 100 on."""
+    """Format with three decimals, or five digits from 100 on."""
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.5g}"
 
 
@@ -203,6 +203,6 @@ def _cell(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """One line that Markdown shows as it is: no link, picture, code or HTML."""
+    """Return one line that Markdown shows literally, without links, pictures, code or HTML."""
     shown = html.escape(printable(" ".join(text.split())), quote=False)
     return re.sub(r"[\\`\[\]]", r"\\\g<0>", shown)

@@ -1,4 +1,4 @@
-"""The configs of a study before its first run: whether each fits, and in what they differ."""
+"""Checks a study's configs before its first run, and finds in what they differ."""
 
 from collections.abc import Mapping
 from glob import escape
@@ -37,7 +37,7 @@ def check_all(configs: Mapping[Variant, RunConfig], key: str, out: str | None) -
 
 
 def differences(configs: Mapping[Variant, RunConfig]) -> list[str]:
-    """Return the keys besides the method's in which variants differ, other than those asked for.
+    """Return the keys, besides the method's and those asked for, in which variants differ.
 
     Where two variants have different classes in a section, such as two encoders, it is the section.
     """

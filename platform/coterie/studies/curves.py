@@ -18,13 +18,13 @@ _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
 _OVER = re.compile(r"(?P<how>mean|best) of (?P<metric>\S+)")
 _LONGEST_NAME = 100
-"""Letters of a column that becomes an axis, whose figure is a file of its name."""
+"""Longest name of a column that becomes an axis, since the figure's file is named after it."""
 _LARGEST = 4
 """Panels of a figure by default."""
 
 
 def axes_of(records: Iterable[RunRecord]) -> list[str]:
-    """Return these runs' axes: rounds, and what was used of bytes, steps and seconds.
+    """Return these runs' axes: rounds, and the bytes, steps and seconds that were spent.
 
     An axis is the first part of a column's name, if one of these words is in it:
     `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. Wall-clock
@@ -77,7 +77,7 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
 
 
 def from_rounds(record: RunRecord, name: str) -> float | None:
-    """Return a number that a study takes from a run's rounds, not from its final scores.
+    """Return a number that a study takes from a run's rounds instead of its final scores.
 
     Args:
         record: The run.
@@ -100,7 +100,7 @@ def from_rounds(record: RunRecord, name: str) -> float | None:
 
 
 def until(record: RunRecord, name: str) -> float | None:
-    """How far along an axis a run came until a metric reached a value.
+    """Return where on an axis a run's metric first reached a value.
 
     Args:
         record: The run.

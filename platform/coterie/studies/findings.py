@@ -1,4 +1,4 @@
-"""What runs have shown beyond the papers' tables: a sentence with its numbers and command."""
+"""Results beyond the papers' tables: a sentence with its numbers and command for each."""
 
 import csv
 from collections import defaultdict
@@ -24,7 +24,7 @@ def findings_texts(path: Path) -> dict[str, str]:
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     if wrong := [line for line in lines if tuple(line) != _FIELDS or None in line.values()]:
-        raise DataError(f"{path}: {wrong[0]} has not the columns {', '.join(_FIELDS)}.")
+        raise DataError(f"{path}: {wrong[0]} does not have the columns {', '.join(_FIELDS)}.")
     texts = defaultdict(list)
     for line in lines:
         texts[line["page"]].append(_text(line))

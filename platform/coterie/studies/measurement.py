@@ -11,9 +11,9 @@ from coterie.studies.paper_study import Cell, PaperStudy, ScaleName, read_study,
 from coterie.studies.results_file import Result, read_results
 
 _SHOWN: tuple[ScaleName, ...] = ("paper", "cpu")
-"""Scales whose results are shown, the most telling first."""
+"""Scales whose results are shown, the most informative first."""
 _FEWEST = 3
-"""Runs of a correlation."""
+"""The fewest runs for a correlation."""
 
 
 Sign = Literal["yes", "no", "undecided"]
@@ -28,7 +28,7 @@ class Measured:
 
 
 def sign(first: Measured, second: Measured, expected: float, noise: float) -> Sign:
-    """Whether the difference of two cells has the paper's sign.
+    """Return whether the difference of two cells has the paper's sign.
 
     It is undecided up to two standard errors of the difference where both have several seeds, and
     up to `noise` in any case.
@@ -61,7 +61,7 @@ class Measurement:
 
     @property
     def command(self) -> str:
-        """The command that runs it, with its seeds where they are not the scale's."""
+        """The command that runs the study, with its seeds if they are not the scale's."""
         command = f"coterie study study={self.name} scale={self.scale}"
         if set(self.seeds) in (set(), set(self.study.scales[self.scale].seeds)):
             return command
@@ -94,7 +94,7 @@ class Measurement:
         return [result for result in own if self.study.metrics[metric] in result.numbers], len(own)
 
     def results_of(self, cell: Cell) -> list[Result]:
-        """Return the results of a cell, of a mean those of its rows.
+        """Return the results of a cell; if it is a mean, those of its rows.
 
         None where a row is not measured.
         """
@@ -103,7 +103,7 @@ class Measurement:
         return found if {result.cell.row for result in found} == set(rows) else []
 
     def correlation(self) -> tuple[float, int] | None:
-        """Pearson's r of the study's two metrics, and over how many runs; None below three."""
+        """Return Pearson's r of the study's two metrics, and how many runs; None below three."""
         if self.study.correlation is None:
             return None
         names = [self.study.metrics[title] for title in self.study.correlation.of]
@@ -114,7 +114,7 @@ class Measurement:
         return statistics.correlation(x, y), len(found)
 
     def sign(self, metric: str, cell: Cell) -> str:
-        """Whether the reference stands to this row as in the paper: a word, or a dash."""
+        """Return whether the reference stands to this row as in the paper: a word, or a dash."""
         reference = Cell(self.study.reference, cell.column)
         expected = self._expected(metric, cell)
         here, there = self.number(metric, reference), self.number(metric, cell)
@@ -123,7 +123,7 @@ class Measurement:
         return sign(here, there, expected, self.noise)
 
     def _expected(self, metric: str, cell: Cell) -> float | None:
-        """Return the paper's reference less its row, or a number of that sign.
+        """Return the paper's reference less its row, or a number with that sign.
 
         None if it says nothing.
         """
@@ -137,7 +137,7 @@ class Measurement:
 
 
 def measurements(docs: Path) -> dict[str, list[Measurement]]:
-    """Every study by name, with what was measured at the scales that are shown."""
+    """Return what was measured of every study, by name, at the scales that are shown."""
     found = {}
     for name in studies():
         study = read_study(name)

@@ -1,4 +1,4 @@
-"""A digest of what a result was measured with."""
+"""A digest of the config that a result was measured with."""
 
 import json
 from hashlib import blake2b

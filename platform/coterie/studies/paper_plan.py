@@ -1,4 +1,4 @@
-"""The plan of a study of a paper at one scale, from its command line: that of a comparison."""
+"""The plan of a paper's study at one scale, from its command line."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ _INSTEAD = {
     "seed": "give seeds=[0,1,2]",
     "resume": "leave it out",
 }
-"""Keys of a single run that a study sets, and what to do in their place."""
+"""Keys of a single run that a study sets, with what to do instead."""
 
 
 class StudyConfig(Component):
@@ -93,7 +93,7 @@ class StudyPlan:
 
     @property
     def prepared(self) -> dict[str, Variant]:
-        """The runs that come first, by label: those that a chosen cell starts from."""
+        """The runs that come first, by label, from which chosen cells start."""
         every = self._every
         cells = self.cells({label: Path(label) for label in every})
         used = [override for variant in cells for override in variant.overrides]
@@ -142,11 +142,11 @@ class StudyPlan:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        """The metrics that stand in a run's summary."""
+        """The metrics that are in a run's summary."""
         return tuple(name for name in self.study.metrics.values() if " " not in name)
 
     def options(self, part: Literal["prepared", "cells"], seeds: tuple[int, ...]) -> CompareConfig:
-        """Return the options of the comparison of the cells, or of what is `prepared`."""
+        """Return the options of the comparison of the cells, or of the `prepared` runs."""
         return CompareConfig(
             seeds=seeds,
             out=str(self.folder / part),

@@ -21,11 +21,11 @@ from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
 
 RELEVANCE = "relevance"
-"""What a study calls the relevance of an encoder's pretraining data among its metrics."""
+"""The name among a study's metrics for the relevance of an encoder's pretraining data."""
 _RELEVANCE_SAMPLES = 300
 """As in CP-CFL, section 4.3."""
 _SECONDS = ("seconds/training", "seconds/total")
-"""What a result keeps of a run's wall-clock times."""
+"""The wall-clock times of a run that a result keeps."""
 
 
 def run_study(plan: StudyPlan, view: ComparisonView) -> int:
@@ -43,7 +43,7 @@ def run_study(plan: StudyPlan, view: ComparisonView) -> int:
 
 
 def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
-    """Train what the cells start from."""
+    """Train the runs that the cells start from."""
     if not plan.prepared:
         return 0
     configs = variant_configs(tuple(plan.prepared.values()), 0)

@@ -23,12 +23,12 @@ _Numbers = Annotated[tuple[float | None, ...], Field(strict=False)]
 
 
 def _named(given: Any) -> Any:
-    """Return a list of names as a mapping of each to no overrides."""
+    """Turn a list of names into a mapping of each name to no overrides."""
     return {str(name): "" for name in given} if isinstance(given, list | tuple) else given
 
 
 def _of_each(scale: Any, each: Mapping[str, Any]) -> Any:
-    """Return a scale whose overrides of a mean's row are those of each of its rows."""
+    """Return a scale in which the overrides of a mean's row apply to each of its rows."""
     if not isinstance(scale, dict) or not isinstance(given := scale.get("rows"), dict):
         return scale
     found = {row: text for row, text in given.items() if row not in each}
@@ -42,24 +42,24 @@ class Scale(Component):
     """One size of a study. Overrides are separated by blanks, as on a command line."""
 
     budget: str
-    """What each run has, and what stands in for what cannot be had, in a few words."""
+    """What each run has, and what replaces parts that are unavailable, in a few words."""
     takes: str
-    """How long all runs take on the machine that the scale is for."""
+    """How long all runs take on the machine that the scale is meant for."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False, min_length=1)] = (0,)
     """Each cell is run once with each seed."""
     noise: NonNegativeFloat = 0.0
-    """Differences up to this one are undecided, whatever the seeds' spread."""
+    """Differences up to this size are undecided, whatever the seeds' spread."""
     overrides: str = ""
     """Overrides of every run at this scale."""
     columns: Annotated[Mapping[str, str], BeforeValidator(_named)] = {}
-    """The columns that are run, as a list or with more overrides of theirs; by default all."""
+    """The columns that are run, as a list or with additional overrides; by default all."""
     instead: Mapping[str, str] = {}
-    """Column to what is run in its place, such as `Fashion-MNIST`."""
+    """What is run in place of a column, such as `Fashion-MNIST`, by column."""
     rows: Mapping[str, str | None] = {}
-    """More overrides of rows; null for a row that is not run at this scale."""
+    """Additional overrides of rows; null for a row that is not run at this scale."""
     prepare: Mapping[str, str | Mapping[str, str]] = {}
-    """Runs that come first, one for all columns or one for each, by the name under which rows name
-    their folders, as `encoder.path={name}`."""
+    """Runs that come first, one for all columns or one for each, with the names by which rows refer
+    to their folders, as in `encoder.path={name}`."""
 
 
 class Claim(Component):
@@ -88,27 +88,28 @@ class PaperStudy(Component):
     """A table or figure of a paper. Overrides are separated by blanks, as on a command line."""
 
     about: str
-    """What it shows, in one sentence."""
+    """What the study shows, in one sentence."""
     paper: str
     """Paper and table, such as `CCFC, table 1`."""
     page: str
-    """The page of docs/results that has it."""
+    """The page of docs/results with this study."""
     metrics: Annotated[Mapping[str, str], Field(min_length=1)]
-    """Titles of the metrics with their names in a run's summary; signs are the first one's."""
+    """Titles of the metrics with their names in a run's summary; signs compare the first one."""
     reference: str
     """The row that is compared with each other row."""
     leads: Literal["higher", "lower"] | None = None
-    """Where the reference stands to the other rows, by the paper's words, where it prints no
+    """How the reference compares with the other rows, by the paper's words, where it prints no
     numbers."""
     overrides: str = ""
     """Overrides of every run."""
     rows: Mapping[str, str | None]
-    """Rows with the experiment and overrides that make them; null for what is only printed."""
+    """Rows with the experiment and overrides that define them; null for rows that are only
+    printed."""
     columns: Annotated[Mapping[str, str], Field(min_length=1)]
     """The paper's columns with their overrides."""
     each: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = {}
-    """Rows that are the mean over rows of their own, such as one client alone over all clients: the
-    end of each one's name, and its overrides, which come after those of the row."""
+    """Rows that are means over other rows, such as one client alone over all clients, with the end
+    of each one's name and its overrides, which follow those of the row."""
     only: Mapping[str, _Names] = {}
     """Rows that are run in some columns only."""
     printed: Mapping[str, Mapping[str, _Numbers]] = {}
@@ -116,7 +117,8 @@ class PaperStudy(Component):
     correlation: Correlation | None = None
     """A correlation of two metrics over all runs."""
     counted: str | None = None
-    """The metric of which the page says how often each row is a column's best, as the paper."""
+    """The metric for which the page counts how often each row is a column's best, as the paper
+    does."""
     scales: Mapping[ScaleName, Scale]
     """`smoke`: a minute on two cores; `cpu`: hours on two cores; `paper`: the paper's sizes."""
     notes: Annotated[tuple[str, ...], Field(strict=False, max_length=5)] = ()
@@ -127,7 +129,7 @@ class PaperStudy(Component):
     @model_validator(mode="before")
     @classmethod
     def _with_rows_of_means(cls, values: Any) -> Any:
-        """Put the rows of `each` behind the row that is their mean."""
+        """Put the rows of `each` after the row that is their mean."""
         parts = [values.get(key) for key in ("each", "rows", "scales")]
         if not all(isinstance(part, dict) and part for part in parts):
             return values
@@ -141,7 +143,7 @@ class PaperStudy(Component):
 
     @model_validator(mode="after")
     def _all_named(self) -> Self:
-        """Refuse names that do not exist, and rows of other lengths."""
+        """Refuse unknown names, and rows of different lengths."""
         if missing := [name for name in SCALES if name not in self.scales]:
             raise ValueError(f"the scale {missing[0]} is missing")
         for scale in self.scales.values():
@@ -160,12 +162,12 @@ class PaperStudy(Component):
         for printed in self.printed.values():
             self._check("row", printed, self.rows)
             if wrong := [row for row in printed if len(printed[row]) != len(self.columns)]:
-                raise ValueError(f"{wrong[0]} has not as many printed numbers as there are columns")
+                raise ValueError(f"{wrong[0]} has more or fewer printed numbers than columns")
         return self
 
     @property
     def means(self) -> dict[str, list[str]]:
-        """Rows that are a mean, with the rows that it is over."""
+        """The rows that are means, each with the rows that it averages."""
         return {row: [f"{row}, {end}" for end in ends] for row, ends in self.each.items()}
 
     @property
@@ -179,7 +181,7 @@ class PaperStudy(Component):
                 raise ValueError(f"there is no {kind} {name}; it {one_of(name, known)}")
 
     def number(self, metric: str, row: str, column: str) -> float | None:
-        """Return the number that the paper prints in a cell, None without any."""
+        """Return the number that the paper prints in a cell; None if there is none."""
         numbers = self.printed.get(metric, {}).get(row)
         return None if numbers is None else numbers[list(self.columns).index(column)]
 
@@ -193,7 +195,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What its runs are called."""
+        """The label of the cell's runs."""
         return f"{self.row}, {self.column}"
 
 
@@ -203,11 +205,7 @@ def studies() -> dict[str, Path]:
 
 
 def read_study(name: str) -> PaperStudy:
-    """Read a study's YAML.
-
-    Raises:
-        ConfigError: If there is no such study, or its YAML is none.
-    """
+    """Read a study's YAML."""
     known = studies()
     if name not in known:
         why = not_among("study", name, known, "coterie study")
@@ -222,7 +220,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """Return the runs that come before a study's own, by label."""
+    """Return the runs that must precede a study's own, by label."""
     found = {}
     for name, text in study.scales[scale].prepare.items():
         texts = (
@@ -258,7 +256,7 @@ def cell_variants(
 
 
 def _variant(label: str, texts: Iterable[str], more: Iterable[str]) -> Variant:
-    """Return a variant of overrides of which one is `experiment=`."""
+    """Return a variant from overrides, one of which is `experiment=`."""
     words = [word for text in texts for word in text.split()]
     names = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
     if not names:

@@ -20,7 +20,7 @@ from coterie.errors import ConfigError
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
 _LONGEST_FOLDER = 160
-"""Characters of a label that is its folder's name; a seed and an ending follow."""
+"""Longest label that is a folder's name; a seed and an ending follow it."""
 _INSTEAD = {
     "experiment": "experiments=[NAME,…]",
     "run_dir": "out=DIR",
@@ -55,7 +55,7 @@ class CompareConfig(Component):
     final metrics and the bytes that were used, and up to four panels."""
     axes: _Names = ()
     """Figures by x-axis: round, bytes, or columns of metrics.jsonl, which are summed over the
-    phases; by default round and those of bytes, steps and modelled seconds that were used."""
+    phases; by default round, and those of bytes, steps and simulated seconds that were used."""
 
     @field_validator("experiments", mode="before")
     @classmethod
@@ -94,7 +94,7 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """The start of its runs' folder names, unique to the label."""
+        """The prefix of the runs' folder names, unique to the label."""
         plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
         if plain == self.label.replace(" ", ",") and len(plain) <= _LONGEST_FOLDER:
             return plain
@@ -119,7 +119,9 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
         )
     for name in config.experiments:
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise ConfigError(f"experiments: the name {name!r} must be of letters, digits, . + - _")
+            raise ConfigError(
+                f"experiments: the name {name!r} may only have letters, digits, . + - _"
+            )
     of_one = _by_name(single, config.experiments)
     variants = [
         variant

@@ -1,4 +1,4 @@
-"""Train the runs of a study as processes: in parallel as far as resources allow."""
+"""Trains the runs of a study as processes, in parallel as far as resources allow."""
 
 import os
 import sys
@@ -62,7 +62,7 @@ class PlannedRun:
         return (f"tracking.wandb.group={group}",)
 
     def record(self, failure: str = "") -> RunRecord:
-        """Read the run's directory; a run that has more to do than it did counts as interrupted."""
+        """Read the run's directory; a completed run that is to be extended is interrupted."""
         found = read_run(self.variant.label, self.seed, self.folder, failure)
         more = found.completed and check_finished(self)
         return replace(found, status="interrupted") if more else found
@@ -85,7 +85,7 @@ class PlannedRun:
 
 
 class Watcher(Protocol):
-    """Is told about the runs of a study, for example to show them."""
+    """Receives news of the runs of a study, for example to show them."""
 
     def begin(self, total: int, todo: int) -> None:
         """Note that the study has `total` runs, of which `todo` have not completed."""
@@ -104,7 +104,7 @@ class Watcher(Protocol):
 
 
 def check_finished(run: PlannedRun) -> str:
-    """Check that the run in this folder, if any, was trained with this config.
+    """Check that a finished run in this folder, if any, was trained with this config.
 
     Returns:
         What makes the planned run longer than the one in the folder, or what it is to be measured
@@ -164,7 +164,7 @@ def run_all(
 
 
 class _Held:
-    """Runs in whose directories another process still writes.
+    """The runs in whose directories another process still writes.
 
     It may belong to a study that was killed, and may be evaluating the final model, during which it
     does not react to signals.

@@ -15,7 +15,7 @@ from coterie.studies.comparison_table import LOWER, ComparisonTable, foremost
 
 _LEVEL = 0.95
 _LEAST = 3
-"""Data sets, and methods, below which ranks say nothing."""
+"""The fewest data sets, and methods, for which ranks are informative."""
 _DATA = re.compile(r" data(\.path)?=(\S+)")
 
 
@@ -62,7 +62,7 @@ def mean_ranks(table: ComparisonTable) -> Ranks | None:
 
 
 def critical_difference(methods: int, sets: int) -> float:
-    """Nemenyi's critical difference of mean ranks at 95 % (Demšar 2006, section 3.2.2)."""
+    """Return Nemenyi's critical difference of mean ranks at 95 % (Demšar 2006, section 3.2.2)."""
     q = float(studentized_range.ppf(_LEVEL, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * sets))
 
@@ -80,7 +80,7 @@ def cliques(ranks: Ranks) -> list[tuple[float, float]]:
 
 @drawn
 def ranks_figure(ranks: Ranks, path: Path, about: str = "") -> Path:
-    """Draw the critical-difference diagram: methods by mean rank, a bar over those not apart."""
+    """Draw the critical-difference diagram: methods by mean rank, and bars over groups of ties."""
     ordered = sorted(ranks.mean.items(), key=lambda item: item[1])
     bars = cliques(ranks)
     figure = blank(8.0, 1.4 + 0.26 * len(ordered) + 0.14 * len(bars))

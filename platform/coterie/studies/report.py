@@ -16,9 +16,9 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.run_records import RunRecord
 
 _FLAT = 10
-"""Times that an axis is higher than a curve which looks flat on it."""
+"""Ratio of an axis's height to a curve's from which the curve looks flat."""
 _OF_REPRESENTATIONS = ("tsne", "class_distances")
-"""Figures of a run that are compared by eye."""
+"""Figures of representations, which are compared by eye."""
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +66,7 @@ def write_report(
 
 
 def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
-    """Write how far variants are apart over seeds, and methods over data sets."""
+    """Write the differences between variants over seeds, and the ranks over data sets."""
     found, files = paired_differences(table), list[Path]()
     if found:
         files.append(out / "differences.csv")
@@ -119,7 +119,7 @@ def _draw(
 
 
 def _apart_if_unlike(panels: Mapping[str, dict[str, Line]]) -> dict[str, dict[str, Line]]:
-    """Return the panels, with one for each line of a loss that would flatten another variant's."""
+    """Return the panels, with a panel of its own for a loss that would flatten the others."""
     found: dict[str, dict[str, Line]] = {}
     for metric, lines in panels.items():
         values = [mean[1] for (mean, _) in lines.values()]

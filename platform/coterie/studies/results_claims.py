@@ -1,4 +1,4 @@
-"""The claims of the papers, and which of them hold in what was measured."""
+"""The claims of the papers, and which of them hold in the measured results."""
 
 import re
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from coterie.studies.paper_study import Cell, Claim
 
 
 def claims_table(found: Iterable[list[Measurement]]) -> str:
-    """How many claims hold, a line for each that was measured, and a list of the others.
+    """Return how many claims hold, a line for each measured one, and a list of the others.
 
     A claim counts at the most telling scale at which both of its cells were measured.
     """

@@ -41,16 +41,12 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What no other result of the file has."""
+        """The cell and seed, which identify a result in its file."""
         return self.cell.row, self.cell.column, self.seed
 
 
 def read_results(path: Path) -> tuple[Result, ...]:
-    """Read a file of results; none if there is no such file.
-
-    Raises:
-        DataError: If it is no such file.
-    """
+    """Read a file of results; none if there is no such file."""
     if not path.is_file():
         return ()
     try:
@@ -59,7 +55,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
         _check_keys(found)
     except (KeyError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path}: it is no file of a study's results ({error}); correct it or take it away."
+            f"{path}: it is not a file of a study's results ({error}); correct or remove it."
         ) from error
     return found
 
@@ -85,7 +81,7 @@ def _result(line: Mapping[str | None, Any]) -> Result:
 
 
 def add_results(path: Path, new: Iterable[Result]) -> None:
-    """Add results to a file; one with the same cell and seed takes the place of an earlier one.
+    """Add results to a file; each replaces an earlier one of the same cell and seed.
 
     An earlier result with the same config and numbers stays, with the commit that it names. Studies
     that run at the same time wait for each other here, so that none undoes what another has added.
@@ -102,7 +98,7 @@ def add_results(path: Path, new: Iterable[Result]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, where its file system has locks."""
+    """Hold a folder's lock, if its file system has locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -120,7 +116,7 @@ def _same(then: Result, now: Result) -> bool:
 
 
 def _text(results: Iterable[Result]) -> str:
-    """Return the file's text: results in order, a column for every number that one of them has."""
+    """Return the file's text: results in order, and a column for every number in them."""
     results = list(results)
     names = list(dict.fromkeys(name for result in results for name in result.numbers))
     text = io.StringIO()
@@ -135,5 +131,5 @@ def _text(results: Iterable[Result]) -> str:
 
 
 def _number(number: float) -> str:
-    """Whole numbers in full, others with six digits."""
+    """Format whole numbers in full, others with six digits."""
     return str(int(number)) if float(number).is_integer() else f"{number:.6g}"

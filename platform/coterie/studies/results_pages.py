@@ -1,4 +1,4 @@
-"""The tables of docs/results, written from the files of results between markers of the pages."""
+"""The tables of docs/results, written between markers of the pages from the files of results."""
 
 import re
 from collections import Counter
@@ -12,13 +12,13 @@ from coterie.studies.paper_study import Cell, PaperStudy
 from coterie.studies.results_claims import claims_table
 
 _INNER = r"\n(?:(?!<!-- ).)*<!-- end -->"
-"""What stands between two markers, up to the first that follows."""
+"""The text between two markers, up to the next marker."""
 _BLOCK = re.compile(rf"<!-- study (\w+) -->{_INNER}", re.DOTALL)
 _NAMED = re.compile(rf"<!-- (claims|findings) -->{_INNER}", re.DOTALL)
 
 
 def written_pages(docs: Path) -> dict[Path, str]:
-    """Return the pages that have markers, as they have to be.
+    """Return the pages that have markers, with all tables up to date.
 
     Args:
         docs: The folder of the pages, with `results.md`, `results/` and `results/data`.
@@ -43,7 +43,7 @@ def written_pages(docs: Path) -> dict[Path, str]:
 
 
 def _named(text: str, made: Mapping[str, str]) -> str:
-    """Return a page with the texts between the markers of these names."""
+    """Return a page with new texts between the markers of these names."""
     return _NAMED.sub(lambda match: _marked(match[1], made[match[1]]), text)
 
 
@@ -90,7 +90,7 @@ def _measured(part: Measurement) -> Iterator[str]:
 
 
 def _correlation(study: PaperStudy, r: float, runs: int) -> str:
-    """Return the sentence of the study's correlation."""
+    """Return a sentence on the study's correlation."""
     assert study.correlation is not None
     one, other = study.correlation.of
     printed = f"in the paper {study.correlation.printed:.2f}"
@@ -98,7 +98,7 @@ def _correlation(study: PaperStudy, r: float, runs: int) -> str:
 
 
 def _tally(part: Measurement, metric: str) -> Iterator[str]:
-    """Return the sentence of how often each row is a column's best, among rows that were run."""
+    """Return a sentence on how often each measured row is a column's best."""
     study = part.study
     found = {
         (row, column): number.spread.mean
@@ -120,7 +120,7 @@ def _tally(part: Measurement, metric: str) -> Iterator[str]:
 
 
 def _missing(part: Measurement) -> list[str]:
-    """Rows and columns of the study without any run at this scale."""
+    """Return the rows and columns of the study that have no run at this scale."""
     run = [result.cell for result in part.results]
     rows, columns = {cell.row for cell in run}, {cell.column for cell in run}
     rows |= {row for row, of in part.study.means.items() if rows.issuperset(of)}
@@ -134,7 +134,7 @@ def _missing(part: Measurement) -> list[str]:
 
 
 def _table(part: Measurement) -> str:
-    """Return a line for each cell that was run or has printed numbers only, column by column."""
+    """Return a line for each cell that was run or is only printed, column by column."""
     study, instead = part.study, part.study.scales[part.scale].instead
     titles = [title for metric in _shown(part) for title in _heads(study, metric)]
     lines = [["column", "row", "seeds", *titles]]
@@ -153,7 +153,7 @@ def _table(part: Measurement) -> str:
 
 
 def _is_printed_only(study: PaperStudy, cell: Cell) -> bool:
-    """Whether a cell is of a row that is nowhere run, and the paper has a number there."""
+    """Return whether a cell's row is never run, and the paper has a number there."""
     if study.rows[cell.row] is not None or cell.row in study.each:
         return False
     return any(study.number(name, cell.row, cell.column) is not None for name in study.metrics)
@@ -184,7 +184,7 @@ def _here(part: Measurement, metric: str, cell: Cell) -> str:
 
 
 def _cells(part: Measurement, cell: Cell) -> Iterator[str]:
-    """For each metric: here, in the paper, and the sign."""
+    """Return, for each metric: our number, the paper's, and the sign."""
     for metric in _shown(part):
         _, *more = _heads(part.study, metric)
         yield _here(part, metric, cell)

@@ -1,4 +1,4 @@
-"""The process of a run of a study: started, followed by what it prints, stopped."""
+"""The process of a study's run: started, followed by its output, stopped."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _OF_ONE_RUN = frozenset({"WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME"})
-"""Variables that name one run of W&B, so not each of a study."""
+"""W&B's variables that name a single run, which the runs of a study must not share."""
 _TAIL = 4096
 """Bytes at the end of a log that are searched for its last lines."""
 
@@ -49,7 +49,7 @@ class RunProcess:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the process started."""
+        """The seconds since the process started."""
         return time.monotonic() - self._began
 
     @property
@@ -65,7 +65,7 @@ class RunProcess:
         return code
 
     def reason(self, code: int) -> str:
-        """Why it ended with this code: the signal, or the last line that it has printed."""
+        """Return why the process ended with this code: the signal, or its last printed line."""
         if code < 0:
             found = f"ended by {signal.Signals(-code).name}"
         else:
@@ -78,7 +78,7 @@ class RunProcess:
             self._process.send_signal(signal.SIGINT)
 
     def release(self) -> None:
-        """Let a run go, as if this process had ended: it stops after a checkpoint."""
+        """Close the run's standard input, so that it stops after a checkpoint."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

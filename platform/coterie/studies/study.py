@@ -96,7 +96,7 @@ class Study:
         return run_all(self.runs, limit, watcher, check)
 
     def records(self) -> list[RunRecord]:
-        """Return the records of all runs as their folders have them now, in order."""
+        """Return the records of all runs as their folders are now, in order."""
         return [run.record() for run in self.runs]
 
     def _write_plan(self) -> None:

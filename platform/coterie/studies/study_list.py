@@ -8,7 +8,7 @@ _WIDTH = 80
 
 
 def study_list() -> str:
-    """Return a sentence for each study, and what it takes at each scale."""
+    """Return a sentence for each study, and the time and hardware that it takes at each scale."""
     found = {name: read_study(name) for name in studies()}
     column = max(map(len, found)) + 2
     lines = []

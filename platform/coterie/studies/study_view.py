@@ -106,7 +106,7 @@ class StudyView:
 
     @property
     def _eta(self) -> str:
-        """Time for the remaining runs at the pace of those that have ended."""
+        """The time for the remaining runs at the pace of those that have ended."""
         if not self._done:
             return "ETA -"
         left = (self._last - self._began) / self._done * (self._todo - self._done)

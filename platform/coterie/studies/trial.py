@@ -1,4 +1,4 @@
-"""A trial of a search: a run in a process of its own, followed by what it writes down."""
+"""A trial of a search: a run as a process, followed by the scores that it writes."""
 
 import os
 import time
@@ -18,7 +18,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What the process of a trial is, in values that any machine's Python can read.
+    """The command and folder of a trial's process, as plain values for any machine's Python.
 
     Attributes:
         command: The command that starts or resumes the run.
@@ -77,11 +77,7 @@ def begin(orders: Mapping[str, TrialOrder], name: str) -> TrialProcess:
 
 
 def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
-    """Read the rounds of a run after which a score was measured, and its values.
-
-    Returns:
-        Rounds, ascending, each with the last value of it.
-    """
+    """Return the rounds of a run after which a score was measured, with the scores."""
     found = dict[int, float]()
     for row in read_rows(folder / "metrics.jsonl"):
         whole = row.get("scope") in {"server", "run"} and isinstance(row.get("round"), int)
@@ -91,7 +87,7 @@ def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
 
 
 def _wait_until_free(folder: Path) -> None:
-    """Wait for a process that still writes in the folder, of a search that was killed."""
+    """Wait for a process of a killed search that still writes in the folder."""
     while True:
         try:
             return check_unclaimed(folder)

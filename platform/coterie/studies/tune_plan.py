@@ -1,4 +1,4 @@
-"""The plan of a search for hyperparameters from its command line: the trials and their configs."""
+"""The plan of a search for hyperparameters from its command line: its trials' configs."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ LABEL_FREE = "unsupervised"
 _DIGITS = 3
 """Significant digits of a number that is drawn from a range."""
 _ATTEMPTS = 100
-"""Draws for each trial, until it differs from all before."""
+"""The most draws for a trial until it differs from all earlier ones."""
 _IMPLIED = {
     LABEL_FREE: "evaluation.unsupervised=true",
     "linear": "evaluation.linear_probe_between=true",
@@ -33,7 +33,7 @@ _IMPLIED = {
 
 
 class Range(Component):
-    """Numbers to draw from, evenly or on a logarithmic scale; integers between integers."""
+    """A range to draw numbers from, uniformly or by logarithm; integers between integers."""
 
     low: int | float
     high: int | float
@@ -48,7 +48,7 @@ class Range(Component):
         return self
 
     def draw(self, rng: np.random.Generator) -> int | float:
-        """Draw a number of three significant digits."""
+        """Draw a number with three significant digits."""
         whole = isinstance(self.low, int) and isinstance(self.high, int)
         beyond = 0.5 if whole else 0.0  # so that both ends are as likely as other integers
         low, high = self.low - beyond, self.high + beyond
@@ -63,7 +63,7 @@ Values = tuple[Any, ...] | Range
 
 
 class TuneConfig(Component):
-    """What to search, and by what to choose."""
+    """What to search, and by which objective to choose."""
 
     experiment: str
     """The experiment; other keys apply to every trial."""
@@ -74,21 +74,22 @@ class TuneConfig(Component):
     """Score to choose by, by its name in metrics.jsonl; Align + 0.2 Unif, the default, needs no
     labels."""
     mode: Literal["auto", "max", "min"] = "auto"
-    """Which objective is best; `auto`: the least loss or mixing, the largest of all others."""
+    """Whether a high or a low objective is better; `auto`: low for losses and mixing, high for all
+    others."""
     trials: PositiveInt = 8
-    """Draws from the space, each another; all combinations if there are no more."""
+    """Number of distinct points drawn from the space; all combinations if there are no more."""
     early_stopping: bool = True
     """Stop trials that are behind, by ASHA; false: all run to their end."""
     grace: PositiveInt | None = None
-    """Rounds before a trial may be stopped; by default those before the first evaluation."""
+    """Rounds before a trial may be stopped; by default those up to the first evaluation."""
     reduction: Annotated[float, Field(gt=1.0)] = 3.0
-    """Of the trials at each decision one in so many goes on; decisions are as many times as many
-    rounds apart."""
+    """ASHA's reduction factor η: at each decision the best 1/η of the trials continue, and the
+    rounds between decisions grow by η."""
     seed: NonNegativeInt = 0
     """Seed of the draws and of every trial."""
     run_dir: Annotated[str, Field(min_length=1)] | None = None
-    """Folder to write to, in which the same command goes on; by default
-    `<$COTERIE_RUNS or runs>/tune/<UTC time>`."""
+    """Folder to write to, where the same command continues; by default `<$COTERIE_RUNS or
+    runs>/tune/<UTC time>`."""
     parallel: PositiveInt | Literal["auto"] = "auto"
     """Trials at a time; `auto`: as many as the CPUs and GPUs of cluster or machine hold."""
 
@@ -152,15 +153,12 @@ def _space(given: Mapping[str, Any]) -> dict[str, Values]:
 
 
 def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
-    """Draw different points of a space, the first ones the same however many are drawn.
+    """Draw distinct points of a space; drawing more keeps the first ones.
 
     Args:
         space: Key to values or range.
         trials: Points to draw; all combinations if there are no more.
         seed: Of the draws.
-
-    Returns:
-        The points; with a larger `trials`, more of them.
     """
     rng, found = np.random.default_rng(seed), dict[tuple[str, ...], None]()
     for _ in range(_ATTEMPTS * trials):
@@ -169,13 +167,13 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
         found[tuple(written(_draw(values, rng)) for values in space.values())] = None
     lists = [values for values in space.values() if not isinstance(values, Range)]
     if len(lists) == len(space) and math.prod(map(len, lists)) <= trials:
-        for point in product(*lists):  # those that chance has left out
+        for point in product(*lists):  # the combinations that were not drawn
             found[tuple(map(written, point))] = None
     return [dict(zip(space, point, strict=True)) for point in found]
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """Each key's last part; the whole keys if two would be alike."""
+    """Return each key's last part, or the whole keys if two would be equal."""
     short = {key: key.rpartition(".")[2] for key in keys}
     return short if len(set(short.values())) == len(short) else {key: key for key in keys}
 

@@ -1,4 +1,4 @@
-"""The result of a search for hyperparameters: its trials in order, and the one that is chosen."""
+"""The result of a search for hyperparameters: its trials in order, and the chosen one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from coterie.tracking.run_records import RunRecord
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial has come to."""
+    """The state and scores of a trial."""
 
     point: Point
     record: RunRecord
@@ -18,9 +18,9 @@ class TrialResult:
 
     @property
     def value(self) -> float | None:
-        """The objective: of the final model, else of the last evaluation.
+        """The objective of the final model, or else of the last evaluation.
 
-        None without any, or if it is no number, as after training that diverged.
+        None without any, or if it is not a number, as after training that diverged.
         """
         name, record = self.objective, self.record
         if name in record.numbers or name in record.unscored:
@@ -69,7 +69,7 @@ class TuneTable:
 
     @property
     def sentence(self) -> str:
-        """Which trial is chosen, by what, and whether labels chose: two lines."""
+        """Two lines: which trial is chosen by what, and whether labels were used to choose."""
         by = f"by {self.objective}, the {'least' if self.lower else 'largest'}"
         labels = "without labels" if self.blind else "with labels"
         if self.chosen is None:
@@ -87,7 +87,7 @@ class TuneTable:
         ]
 
     def csv(self) -> str:
-        """Every trial with its point, the objective and all final numbers, in full precision."""
+        """Return every trial's point, objective and final numbers as CSV in full precision."""
         numbers = dict.fromkeys(name for trial in self.trials for name in trial.record.numbers)
         names = [self.objective, *(name for name in numbers if name != self.objective)]
         lines: list[Sequence[object]] = [

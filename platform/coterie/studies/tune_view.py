@@ -14,7 +14,7 @@ from coterie.tracking.formatting import display_path
 
 
 class TuneView(StudyView):
-    """Shows the trials under way and those that have ended, and at the end the table."""
+    """Shows running and ended trials, and at the end the table."""
 
     def conclude(self, found: TuneTable, outputs: Sequence[Path]) -> None:
         """Show the table, what is chosen, the trials that failed, and the files worth opening."""

@@ -84,7 +84,7 @@ def run_tuning(
 
 
 class _Search:
-    """The trials of a search, told about by Ray Tune.
+    """The trials of a search, which Ray Tune reports on.
 
     Args:
         check: Raises to stop; every trial then stops after a checkpoint.
@@ -150,7 +150,7 @@ class _Search:
         self._end(name, record)
 
     def stopped(self, name: str, round_: int) -> None:
-        """ASHA stops a trial after this round."""
+        """Note that ASHA stops a trial after this round."""
         self._stopped[name] = round_
         known = {"objective": self._options.objective, "rounds": self._stopped}
         write_text_atomically(self._file, json.dumps(known, indent=2) + "\n")
@@ -178,7 +178,7 @@ class _Search:
         self._view.ended(name, record, time.monotonic() - self._began[name])
 
     def _read_stopped(self) -> dict[str, int]:
-        """Return the trials that were stopped before, by this objective, and their rounds."""
+        """Return the trials that were stopped earlier by this objective, with their rounds."""
         if not self._file.is_file():
             return {}
         known = read_json(self._file)
@@ -202,7 +202,7 @@ class _Search:
         return self._options.grace or max(config.evaluation.every, 1)
 
     def _parallel(self, configs: Sequence[RunConfig]) -> int:
-        """How many of these runs the resources hold at once."""
+        """Return how many of these runs the resources allow at once."""
         given = self._options.parallel
         resources = RunResources(None if given == "auto" else given)
         return sum(takewhile(bool, (resources.take(*item) for item in enumerate(configs))))
@@ -225,7 +225,7 @@ def _history(run: PlannedRun, objective: str) -> list[Report]:
 
 
 def _blind(options: TuneConfig, configs: Mapping[Variant, RunConfig]) -> bool:
-    """Whether the objective needs no labels: a score without any, or the loss of such a method."""
+    """Return whether the objective needs no labels: a label-free score or loss."""
     if options.objective != "loss":
         return options.objective.partition("/")[0] == UNSUPERVISED
     return not any(
@@ -234,7 +234,7 @@ def _blind(options: TuneConfig, configs: Mapping[Variant, RunConfig]) -> bool:
 
 
 def _report(table: TuneTable, study: Study) -> list[Path]:
-    """Write `trials.csv` and `figures/objective.png`; the files worth opening."""
+    """Write `trials.csv` and `figures/objective.png`, and return the files worth opening."""
     path = study.folder / "trials.csv"
     write_text_atomically(path, table.csv())
     records = [trial.record for trial in table.trials]

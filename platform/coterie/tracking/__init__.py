@@ -1,1 +1,1 @@
-"""Record a run: run directory, metrics, loggers, terminal; read runs back. The driver writes."""
+"""Records a run: directory, metrics, loggers, terminal. Only the driver writes."""

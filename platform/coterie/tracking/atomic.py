@@ -1,4 +1,4 @@
-"""Write files atomically: a file has its old content or all of the new one."""
+"""Writes files atomically: readers see the old content or all of the new one."""
 
 import os
 import re
@@ -17,12 +17,12 @@ def temporary_name(path: Path) -> Path:
 
 
 def is_half(path: Path) -> bool:
-    """Whether this is a temporary file of `temporary_name`."""
+    """Return whether this is a temporary file of `temporary_name`."""
     return _HALF.fullmatch(path.name) is not None
 
 
 def is_left(path: Path) -> bool:
-    """Whether this is a temporary file whose process is gone from this machine."""
+    """Return whether this is a temporary file of a process of this machine that has ended."""
     half = _HALF.fullmatch(path.name)
     if half is None:
         return False
@@ -64,7 +64,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically, see `replacing`; what is no UTF-8 is escaped."""
+    """Write a UTF-8 file atomically, see `replacing`; what is not UTF-8 is escaped."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 

@@ -1,4 +1,4 @@
-"""Lock run directories, so that two runs never write to the same one."""
+"""Locks run directories, so that two runs never write to the same one."""
 
 import fcntl
 import logging

@@ -84,12 +84,12 @@ class ConsoleView:
         self._refresh()
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Count a client once: when an actor is lost, its clients' tasks are run again."""
+        """Count a client once, although its task runs again when an actor is lost."""
         self._progress.done.add(client)
         self._refresh()
 
     def client_failed(self, client: int, message: str) -> None:
-        """Show a failure; only the first few of a round, whose line counts all of them."""
+        """Show a failure, but only the first few of a round, whose line counts all."""
         self._progress.failed_tasks += 1
         if self._progress.failed_tasks <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
@@ -112,7 +112,7 @@ class ConsoleView:
             self._left_out = self._line(record)
 
     def evaluated(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
-        """Show nothing: the line of the round and the final table have the scores."""
+        """Show nothing, since the round's line and the final table have the scores."""
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -154,12 +154,12 @@ class ConsoleView:
         return Panel(lines, title=Text(self.title), width=width)
 
     def _refresh(self) -> None:
-        """Draw a notebook's panel again; a terminal's is drawn by a thread of its own."""
+        """Draw a notebook's panel again; a terminal's is drawn by its own thread."""
         if isinstance(self._live, NotebookPanel):
             self._live.refresh()
 
     def _line_is_due(self, phase: Phase) -> bool:
-        """Whether to print a round without events: in a new stage, at the end, or after a pause."""
+        """Return whether to print a round: in a new stage, at the end, or after a pause."""
         if self._last_line is None or phase.round == self._progress.total_rounds:
             return True
         when, stage = self._last_line
@@ -172,7 +172,7 @@ class ConsoleView:
             self._left_out = ""
 
     def _line(self, record: PhaseRecord) -> str:
-        """Return a round in at most 100 characters; less important parts may be left out."""
+        """Return a round in at most 100 characters, without less important parts if need be."""
         progress = self._progress
         parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []
@@ -188,6 +188,6 @@ class ConsoleView:
 
 
 def _resolve(console: Console) -> Literal["live", "lines"]:
-    """Choose live on an interactive terminal that can redraw, and in a notebook."""
+    """Choose the live view for an interactive terminal that can redraw, and for notebooks."""
     interactive = console.is_jupyter or (console.is_terminal and not console.is_dumb_terminal)
     return "live" if interactive and not os.environ.get("CI") else "lines"

@@ -1,4 +1,4 @@
-"""CSV as text: all digits of numbers, and no cell that a spreadsheet would run."""
+"""CSV as text, with all digits of numbers and no cell that a spreadsheet would run."""
 
 import csv
 import io

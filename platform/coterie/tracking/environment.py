@@ -51,7 +51,7 @@ def _version(package: str) -> str | None:
 
 
 def commit(source: Path = Path(__file__)) -> str:
-    """Return the commit of the code's source tree; without one, Coterie's version.
+    """Return the commit of the source tree, or else Coterie's version.
 
     Args:
         source: A file of the code. One that its folder's repository does not track, such as that of

@@ -1,4 +1,4 @@
-"""Format for the terminal: tables of scores, sizes, durations, paths, lines that fit."""
+"""Formats for the terminal: tables of scores, sizes, durations, paths, lines that fit."""
 
 import math
 from collections import Counter
@@ -72,7 +72,7 @@ def display_path(path: Path) -> str:
 
 
 def score_texts(scores: Mapping[str, float]) -> list[str]:
-    """Scores by the last part of their names: `clustering/acc` is `acc 0.912`.
+    """Return scores with the last part of their names: `clustering/acc` is `acc 0.912`.
 
     If two scores share it, both have their whole names: `linear acc 0.960`.
     """
@@ -105,12 +105,12 @@ def fit(parts: Sequence[str], width: int) -> str:
 
 
 def one_line(text: str) -> Text:
-    """Text for rich that is cut and not wrapped if it is too long."""
+    """Return text for rich that is cut and not wrapped if it is too long."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _score(value: float | None) -> str:
-    """Three decimals, or a dash without a number."""
+    """Format with three decimals, or a dash without a number."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
@@ -121,6 +121,6 @@ def _best(values: list[float | None]) -> str | None:
 
 
 def _three_digits(number: float) -> str:
-    """Three significant digits without an exponent."""
+    """Format three significant digits without an exponent."""
     decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{decimals}f}"

@@ -49,7 +49,7 @@ def build_loggers(
 
 
 def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """Return what another library's logger is told unless the config says otherwise."""
+    """Return another library's logger's arguments, unless the config gives them."""
     return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
@@ -107,7 +107,7 @@ class Tracker:
             self._guarded(logger, partial(_start, logger, config))
 
     def log(self, row: MetricsRow) -> None:
-        """Track a row; the row of a client beyond `client_rows` only counts the phase.
+        """Track a row; the rows of a client after `client_rows` only count the phase.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -138,7 +138,7 @@ class Tracker:
         }
 
     def log_text(self, row: MetricsRow) -> None:
-        """Write a failure or messages to `metrics.jsonl` alone; loggers take only numbers."""
+        """Write a failure or messages to `metrics.jsonl` alone, since loggers take only numbers."""
         self._metrics.append(row)
 
     def log_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -165,11 +165,7 @@ class Tracker:
         return self._metrics.rows("server")
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a checkpoint's position, or to the start, and cut off later rows.
-
-        Raises:
-            DataError: If the position lacks a part.
-        """
+        """Go back to a checkpoint's position, or to the start, and cut off later rows."""
         start = {"offset": 0, "phases": 0, "round": -1, "step": -1}
         position = position or start
         if missing := sorted(start.keys() - position.keys()):
@@ -191,7 +187,7 @@ class Tracker:
         self._metrics.close()
 
     def _offer(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Call a method of the loggers that have it; one that raises goes without, and stays."""
+        """Call a method of the loggers that have it; a logger that raises is skipped this time."""
         for logger in self.loggers:
             take = _taker(logger, method)
             if take is None:
@@ -202,12 +198,12 @@ class Tracker:
                 if (logger, method) not in self._refused:
                     self._refused.add((logger, method))
                     self._warn(
-                        f"{type(logger).__name__} did not take what {method} offers "
-                        f"({_reason(error)}): the run's folder has it, and the scores go on"
+                        f"{type(logger).__name__} did not accept {method} ({_reason(error)}): the "
+                        "run's folder has the data, and scores are still logged"
                     )
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
-        """Call an action of a logger; leave the logger out if it raises."""
+        """Call an action of a logger, and drop the logger if it raises."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do

@@ -30,7 +30,7 @@ RESERVED = (
 )
 """Keys that locate a line; a metric cannot have such a name."""
 _LONGEST = 1 << 24
-"""Bytes of a line; those of runs have some thousands."""
+"""Longest line in bytes; those of runs have some thousands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def finite(value: float) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number that a float can hold."""
+    """Return whether a value is a finite number that a float can hold."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
@@ -131,7 +131,7 @@ class MetricsLog:
 
     @property
     def offset(self) -> int:
-        """Bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
+        """The bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
         return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self, *scopes: str) -> list[dict[str, Any]]:
@@ -139,11 +139,7 @@ class MetricsLog:
         return read_rows(self.path, *scopes)
 
     def append(self, row: MetricsRow) -> None:
-        """Append a row.
-
-        Raises:
-            ContractError: If a metric has the name of a reserved key.
-        """
+        """Append a row."""
         waited = bool(self._waiting)
         self._waiting += row.to_json().encode() + b"\n"
         try:
@@ -159,13 +155,10 @@ class MetricsLog:
                 )
 
     def truncate_to(self, offset: int) -> None:
-        """Remove rows written after a checkpoint; a resumed run writes them again.
+        """Remove rows written after a checkpoint, which a resumed run writes again.
 
         A file that is shorter, for example after a power cut, is kept with a warning, so that the
         run goes on. An incomplete line at its end is removed.
-
-        Args:
-            offset: The `offset` in the checkpoint.
         """
         if offset < 0:
             raise ValueError(f"offset={offset}: it cannot be negative")
@@ -212,19 +205,19 @@ def read_rows(path: Path, *scopes: str) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Return the lines of a file; only a line feed ends one."""
+    """Return the lines of a file, which end in line feeds only."""
     with open_regular(path) as file:
         while line := file.readline(_LONGEST + 1):
             if len(line) > _LONGEST:
                 raise DataError(
                     f"{path}: a line has more than {_LONGEST >> 20} MiB, which no run writes; "
-                    "restore the file, or take it away."
+                    "restore the file, or remove it."
                 )
             yield line
 
 
 def parse_row(line: str) -> dict[str, Any] | None:
-    """Parse a line; None if a crash cut it short, or it is no row."""
+    """Parse a line; None if a crash cut it short, or it is not a row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""`noise.jsonl`: what the key of a private run's noise is made with, and the sums it has released.
+"""`noise.jsonl`: what a private run's noise key is made of, and the sums that were released.
 
 Who has the key can take the noise off again. It is made of a random number, which is in the file,
 and of the user's secret, which is not: the key of a run folder from somebody else would not protect
@@ -37,7 +37,7 @@ class NoiseFile:
     path: Path
 
     def open(self, *, begun: bool, released: int = 0) -> tuple[bytes, list[Spent]]:
-        """Return the key and the released sums; a new file for a new key if there is none.
+        """Return the key and the released sums, from a new file with a new key if there is none.
 
         Args:
             begun: Whether the run has begun, so that the file must be there.
@@ -69,9 +69,9 @@ class NoiseFile:
             ) from error
         if not hmac.compare_digest(check.encode(), _check(key).encode()):
             raise ConfigError(
-                f"{self.path}: the key of the run's noise is not yours, and who has it can take "
-                f"the noise off; if it is, set {SECRET_VARIABLE} to your secret, or start another "
-                "run."
+                f"{self.path}: the run's noise key is not from your secret, and who has it can "
+                f"remove the noise; if it is yours, set {SECRET_VARIABLE} to your secret, or start "
+                "another run."
             )
         if len(spent) < released:
             raise ConfigError(
@@ -81,7 +81,7 @@ class NoiseFile:
         return key, spent
 
     def append(self, spent: Spent) -> None:
-        """Write a sum down, and wait until it is on disk, before it is released."""
+        """Write a sum to disk, and wait until it is there, before the sum is released."""
         line = json.dumps(asdict(spent)) + "\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
@@ -92,18 +92,14 @@ class NoiseFile:
 
 
 def _key(secret: bytes, salt: str) -> bytes:
-    """Return the key of a run's noise.
-
-    Raises:
-        ValueError: If the salt is none.
-    """
+    """Return a run's noise key."""
     if len(bytes.fromhex(salt)) != _KEY_BYTES:
         raise ValueError("no salt")
     return hmac.digest(secret, b"noise " + bytes.fromhex(salt), "sha256")
 
 
 def _check(key: bytes) -> str:
-    """Return what tells whether a key is the right one, without telling the key."""
+    """Return a value that identifies a key without revealing it."""
     return hmac.digest(key, b"check", "sha256").hex()
 
 
@@ -128,19 +124,16 @@ def _own_secret() -> bytes:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or len(secret) < _KEY_BYTES:
         raise ConfigError(
-            f"{path}: the secret of your private runs' noise has to be yours alone and of at least "
-            f"{_KEY_BYTES} bytes; chmod 600 it, or set {SECRET_VARIABLE} to another file."
+            f"{path}: the secret of your private runs' noise must be readable by you alone and "
+            f"have at least {_KEY_BYTES} bytes; chmod 600 it, or set {SECRET_VARIABLE} to another "
+            "file."
         )
     return secret
 
 
 @contextmanager
 def _private_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a new file for its owner alone; it appears whole.
-
-    Raises:
-        FileExistsError: If it is there.
-    """
+    """Write a new file for its owner only, which appears complete."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -51,5 +51,5 @@ class NotebookPanel:
 
 
 def _ipython() -> Any:
-    """IPython's display, which is there wherever there is a notebook."""
+    """Return IPython's display, which every notebook has."""
     return import_module("IPython.display")

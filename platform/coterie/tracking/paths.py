@@ -23,7 +23,7 @@ def local_path(key: str, given: str) -> Path:
 
 
 def default_root(*, job: bool) -> Path:
-    """`$COTERIE_RUNS` or `runs`; a submitted job needs the first, as an absolute path."""
+    """Return `$COTERIE_RUNS` or `runs`; a submitted job needs the first, as an absolute path."""
     given = os.environ.get(ROOT_VARIABLE, "")
     if not job:
         return local_path(ROOT_VARIABLE, given or "runs").absolute()
@@ -37,7 +37,7 @@ def default_root(*, job: bool) -> Path:
 
 
 def check_contained(key: str, folder: Path) -> None:
-    """Refuse a run's folder with parts that lie elsewhere: a run would write or delete there.
+    """Refuse a run's folder with links to elsewhere, where the run would write or delete.
 
     A tracker's own links inside of the folder are left alone, and those of W&B to its logs, which
     lie in the user's cache; it never opens them again.
@@ -73,16 +73,12 @@ def check_contained(key: str, folder: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that its owner alone can enter."""
+    """Make a folder that only its owner can enter."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file that a run writes to, following no link; with the flags of os.open.
-
-    Raises:
-        OSError: If it cannot be opened, or is a link.
-    """
+    """Open a file that a run writes to without following links; flags are those of os.open."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 

@@ -1,4 +1,4 @@
-"""The state of a run behind its terminal view, and its parts as text."""
+"""The state of a run for its terminal view, with its parts as text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ class Progress:
 
     @property
     def eta(self) -> str:
-        """Time for the remaining rounds at the mean pace of the stage's recent rounds."""
+        """The time for the remaining rounds at the mean pace of the stage's recent rounds."""
         durations, total = self.durations, self.total_rounds
         if not durations or not total:
             return "ETA -"
@@ -86,7 +86,7 @@ class Progress:
 
     @property
     def loss(self) -> str:
-        """The latest loss and its difference from the mean of the recent losses before it.
+        """The latest loss, and its difference from the mean of recent losses.
 
         Under differential privacy this is ε so far, after the loss if clients send any.
         """
@@ -108,7 +108,7 @@ class Progress:
 
     @property
     def rate(self) -> str:
-        """Clients per second of this phase."""
+        """Clients per second in this phase."""
         seconds = self.phase_seconds or self.clock() - self.phase_began
         return f"{len(self.done) / seconds:.1f} clients/s" if seconds > 0 else "- clients/s"
 

@@ -1,4 +1,4 @@
-"""What a run's report says in words, for readers who do not train models."""
+"""The words of a run's report, for readers who do not train models."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _MOST = 30
 
 
 def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None:
-    """How many samples of each cluster each client has, from `assignments.parquet`.
+    """Return how many samples of each cluster each client has, from `assignments.parquet`.
 
     Returns:
         Head, rows and a note on what is left out; None without the file.
@@ -45,7 +45,7 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
 
 
 def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:
-    """Say what was done, what left the clients and what protected it.
+    """Describe what was done, what left the clients, and what protected it.
 
     Args:
         summary: The content of `summary.json`; {} for a run that has not ended.

@@ -74,7 +74,7 @@ class RunDirectory:
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
-        """Whether this folder is that of an earlier run."""
+        """Return whether this folder is that of an earlier run."""
         return cls(local_path("run_dir", run_dir).absolute()).is_run
 
     @classmethod
@@ -96,16 +96,16 @@ class RunDirectory:
             found = directory.path.is_dir()
             hint = "no config.yaml in it" if found else "there is no such folder"
             if directory.path.is_file():
-                hint = "it is a file, such as a checkpoint of Lightning, and no run"
+                hint = "it is a file, such as a checkpoint of Lightning, and not a run"
             if checkpoint_in_parts(directory.path):
-                hint = "it is a checkpoint of Lightning, and no run"
+                hint = "it is a checkpoint of Lightning, and not a run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
 
     @property
     def is_run(self) -> bool:
-        """Whether a run has begun here; a folder `model/` has a config too, but is none."""
+        """Whether a run has begun here; a folder `model/` also has a config, but is none."""
         return self.config.is_file() and not (self.path / "model.json").is_file()
 
     def sweep(self) -> None:
@@ -168,7 +168,7 @@ class RunDirectory:
 
     @property
     def audit(self) -> Path:
-        """`audit.json`: what left the clients, and whether the model tells its samples apart."""
+        """`audit.json`: what left the clients, and if the model reveals its training samples."""
         return self.path / "audit.json"
 
     @property
@@ -197,11 +197,7 @@ class RunDirectory:
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
-        """Return the config that `write_config` wrote, without the versions.
-
-        Raises:
-            ConfigError: If the file is not a run's config.
-        """
+        """Return the config that `write_config` wrote, without the versions."""
         values = read_stored_config(self.config)
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 

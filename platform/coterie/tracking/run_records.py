@@ -1,4 +1,4 @@
-"""Read finished runs back from their directories, to compare them."""
+"""Reads finished runs back from their directories, to compare them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class RunRecord:
         device: What its clients computed on; "" of one that has not ended.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.
-        unscored: The names of final metrics that are no number, as after training that diverged.
+        unscored: The names of final metrics that are not numbers, as after training that diverged.
         accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
             time is left out, because it depends on the machine and its load.
         rows: The server's rows of metrics.jsonl, in order.
@@ -95,7 +95,7 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
 
 
 def _nulls(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Return the names, as `flat` joins them, of what is null."""
+    """Return the names of nulls, as `flat` joins them."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _nulls(value, f"{prefix}{name}/")
@@ -104,7 +104,7 @@ def _nulls(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def is_completed(summary: Path) -> bool:
-    """Whether a summary.json is that of a completed run."""
+    """Return whether a summary.json is that of a completed run."""
     return _json(summary).get("status") == "completed"
 
 

@@ -35,7 +35,7 @@ _CAPTIONS = {
     "curves": "Loss of each stage and scores over the rounds",
     "partition": "Samples of each class on each client",
     "client_groups": "Groups of clients over the rounds",
-    "clusters": "Clusters: how large, how sure, what is in them, and other numbers of them",
+    "clusters": "Clusters: size, confidence, content, and other numbers of clusters",
     "confusion": "True classes against matched clusters",
     "class_distances": "Mean distances between the representations of classes",
     "tsne": "t-SNE of the representations",
@@ -45,14 +45,14 @@ _ROUNDS = 12
 _CLIENTS = 30
 _FAILURES = 30
 _WIDE = 1.7
-"""Width by height from which a figure has a row of its own."""
+"""Width divided by height from which a figure has its own row."""
 _PLACE = ("round", "stage")
 _DIRECTIONS = {"down": "to clients", "up": "to the server", "peer": "between clients"}
 _DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     *(csv.Error, struct.error),
 )
-"""What files raise that hold something else than a run writes."""
+"""Errors that files raise which no run wrote."""
 Row = Mapping[str, Any]
 
 
@@ -81,7 +81,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     except _DAMAGE as error:
         raise DataError(
             f"{directory.path}: a file of the run is damaged ({described(error)}), so it has no "
-            f"{directory.report.name}; take away what the run has not written."
+            f"{directory.report.name}; remove what the run has not written."
         ) from error
     write_text_atomically(directory.report, text)
     return directory.report
@@ -188,13 +188,13 @@ def _figures(folder: Path) -> list[dict[str, Any]]:
 
 
 def _aspect(png: bytes) -> float:
-    """Width by height, which a PNG's header has at bytes 16 and 20."""
+    """Return a PNG's width divided by its height, from bytes 16 to 23 of its header."""
     width, height = struct.unpack(">II", png[16:24])
     return float(width / height)
 
 
 def _byte_table(rows: Sequence[Row], summary: Row) -> Table | None:
-    """Bytes by direction and slot."""
+    """Return a table of bytes by direction and slot."""
     sums: Counter[str] = Counter()
     for row in rows:
         for name, value in row.items():
@@ -228,7 +228,7 @@ def _skipped_table(path: Path) -> Table | None:
 
 
 def _client_table(path: Path) -> Table | None:
-    """Return the clients.
+    """Return a table of the clients.
 
     Of many those with the most failures, then those with the largest loss.
     """
@@ -251,7 +251,7 @@ def _client_table(path: Path) -> Table | None:
 
 
 def _opened(path: Path) -> io.StringIO:
-    """Return a table in CSV, of a size that a run writes."""
+    """Return the rows of a CSV file, unless it is larger than a run writes."""
     return io.StringIO(read_bytes(path).decode("utf-8"), newline="")
 
 
@@ -266,7 +266,7 @@ def _client_cell(column: str, value: str) -> str:
 
 
 def _software(directory: RunDirectory, summary: Row) -> str:
-    """Coterie's version and commit, those of the packages, and the device, in a line."""
+    """Return one line with Coterie's version and commit, the packages' versions, and the device."""
     import yaml
 
     if not directory.config.is_file():
@@ -281,7 +281,7 @@ def _software(directory: RunDirectory, summary: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with four significant digits at least before the point, or a dash."""
+    """Format with three decimals, or three digits of very large and small numbers, or a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"

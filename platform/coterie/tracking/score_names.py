@@ -1,4 +1,4 @@
-"""Groups of final metrics in words, and in tables of metrics that can be compared."""
+"""Names of groups of final metrics, and tables of the metrics that can be compared."""
 
 from collections.abc import Mapping
 

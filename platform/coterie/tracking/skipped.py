@@ -22,7 +22,7 @@ def write_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
 
 
 def check_same_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
-    """Refuse to resume a run whose samples have become others."""
+    """Refuse to resume a run if other samples are readable than before."""
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
     with_files = {str(cell(row[0])) for row in csv.reader(io.StringIO(before))} - {"file"}
     now = {str(cell(unreadable.name)) for unreadable in skipped}

@@ -1,4 +1,4 @@
-"""The standard streams as a shell leaves them: missing, closed, full, or narrow in encoding."""
+"""Standard streams that survive a shell's faults: missing, closed, full, or narrow in encoding."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ _STANDARD = (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w"))
 
 
 def open_missing() -> None:
-    """Open the null device in place of the standard streams that this process lacks.
+    """Open the null device in place of missing standard streams.
 
     After `command >&-` the next file that is opened would be the standard output.
     """
@@ -24,7 +24,7 @@ def open_missing() -> None:
 
 
 class Outlasting:
-    """A text stream that never fails: a run is worth more than its lines.
+    """A text stream that never fails, since a run is worth more than its output.
 
     It replaces what the encoding lacks, and drops all output once the stream refuses any (its
     reader has left, the terminal is closed, the disk is full).
@@ -39,7 +39,7 @@ class Outlasting:
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """Return whether the stream is a terminal."""
         with suppress(AttributeError, OSError, ValueError):
             return self._stream.isatty()
         return False
@@ -63,7 +63,7 @@ class Outlasting:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Send what follows to the null device, also that of other writers to the stream."""
+        """Redirect what follows to the null device, also from other writers to the stream."""
         with suppress(AttributeError, OSError, ValueError):  # not every stream has a number
             _silence(self._stream.fileno())
 
@@ -72,7 +72,7 @@ class Outlasting:
 
 
 def _silence(number: int) -> None:
-    """Make the null device the file of this number."""
+    """Redirect the file of this number to the null device."""
     null = os.open(os.devnull, os.O_RDWR)
     if null != number:
         os.dup2(null, number)

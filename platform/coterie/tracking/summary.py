@@ -111,7 +111,7 @@ class Summary:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings of numbers for strict JSON."""
+    """Return nested mappings of numbers for strict JSON."""
     return {
         name: _plain(value) if isinstance(value, Mapping) else finite(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""The terminal, for commands whose reader may leave before they end."""
+"""A console for commands whose reader may close the stream before they end."""
 
 from collections.abc import Iterable
 from typing import IO, Any, TextIO, cast
@@ -9,12 +9,12 @@ from rich.segment import Segment
 from coterie.tracking.streams import Outlasting
 
 _NARROWEST = 20
-"""Fewer columns are a mistake, such as COLUMNS=0 of a terminal without a size."""
+"""Fewest columns that are not a mistake, such as COLUMNS=0 of a terminal without a size."""
 _USUAL = 80
 
 
 class Terminal(Console):
-    """A console that shows text as it is: names in data and files may look like markup.
+    """A console that shows text literally, since names in data and files may look like markup.
 
     Whatever becomes of its stream, it does not fail (`Outlasting`).
     """
@@ -37,7 +37,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render without what a terminal would obey, such as escape codes in a label."""
+        """Render without what a terminal would interpret, such as escape codes in a label."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_shown(segment.text))
 

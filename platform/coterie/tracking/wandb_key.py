@@ -1,4 +1,4 @@
-"""Whether W&B has a key for its server, found where W&B looks, without W&B and its network.
+"""Tells whether W&B has an API key for its server, without importing W&B or using the network.
 
 W&B's own `login(prompt=False)` asks the server, and raises without one.
 """
@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from coterie.config.given_path import given_path, home
 
 _SERVERS = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
-"""W&B's public server, by the name of new versions and that of old ones."""
+"""W&B's public server, by its names in new and old versions."""
 
 
 def api_key_known() -> bool:
-    """Whether there is a key: in the environment, W&B's settings or the netrc file."""
+    """Return whether there is a key: in the environment, W&B's settings or the netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     settings = _settings()
@@ -29,7 +29,7 @@ def api_key_known() -> bool:
 
 
 def _settings() -> dict[str, str]:
-    """Return W&B's settings of the user, and over them those of the working directory."""
+    """Return W&B's settings of the user, overridden by those of the working directory."""
     own = os.environ.get("WANDB_CONFIG_DIR")
     there = Path(own) if own else (home() or Path()) / ".config" / "wandb"
     here = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"
@@ -39,14 +39,14 @@ def _settings() -> dict[str, str]:
         try:
             parser.read(folder / "settings", encoding="utf-8")
         except (MalformedError, OSError, UnicodeDecodeError):
-            continue  # W&B takes it for empty, too
+            continue  # W&B treats it as empty, too
         if parser.has_section("default"):
             found |= dict(parser["default"])
     return found
 
 
 def _in_netrc(machine: str) -> bool:
-    """Whether the netrc file has a password for a server, by its name and port."""
+    """Return whether the netrc file has a password for a server, by its name and port."""
     given = os.environ.get("NETRC")
     if given:
         paths = [given_path("NETRC", given)]

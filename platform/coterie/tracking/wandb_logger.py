@@ -1,4 +1,4 @@
-"""Weights & Biases, imported here alone and only if a run uses it."""
+"""Weights & Biases, imported only here, and only if a run uses it."""
 
 import logging
 import os
@@ -46,11 +46,7 @@ class WandbRunLogger(WandbLogger):
         """Do nothing: W&B has the config from the start of the run."""
 
     def save(self) -> None:
-        """Start the W&B run if it has not started, so that it is visible from the first round.
-
-        Raises:
-            wandb.Error: If an online run cannot be started.
-        """
+        """Start the W&B run if it has not started, so that it is visible from the first round."""
         self._wandb_init.pop("anonymous", None)  # Lightning's None makes W&B warn in the terminal
         _ = self.experiment
 
@@ -94,7 +90,7 @@ class WandbRunLogger(WandbLogger):
 
 
 def model_artifact(folder: Path) -> str | None:
-    """Return the name of the artifact of a run's model, by its run directory or `model/`.
+    """Return the name of a run model's artifact, given the run directory or `model/`.
 
     Else None.
     """
@@ -110,7 +106,7 @@ def send_to_wandb(
     resolved_config: Mapping[str, Any],
     fill: Callable[[WandbRunLogger], None],
 ) -> None:
-    """Make a W&B run of what is already in files, such as a comparison or an evaluation.
+    """Make a W&B run of existing files, such as those of a comparison or an evaluation.
 
     An outage causes a warning only: the files have everything.
 
@@ -140,7 +136,7 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
-    if home() is None:  # as under a number without a name; W&B keeps its logs there
+    if home() is None:  # a user without a name; W&B keeps its logs at home
         os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
     import wandb
 

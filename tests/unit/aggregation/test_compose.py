@@ -95,5 +95,5 @@ def test_tensors_that_pass_by_the_sum_are_refused():
     sent = Contribution(outcome=Outcome(), up={}, whole={"encoder": {"w": torch.ones(1)}})
     noise = Noise(make_workload(FedAvg.Config(rounds=1), privacy=NOISE).config, None)
     for stage in (noise, Masking(None)):
-        with pytest.raises(ContractError, match="sends 'encoder' by itself, past privacy"):
+        with pytest.raises(ContractError, match="sends 'encoder' by itself, but privacy"):
             stage.contribute(sent, task)

@@ -130,7 +130,7 @@ def test_a_slot_that_was_not_received_is_sent_as_it_is():
         (
             FedAvg.Config(rounds=1),
             PrivacyConfig(dp=DPConfig(clip=1.0, noise_multiplier=1.0)),
-            "may be longer than privacy.dp.clip",
+            "may exceed privacy.dp.clip",
         ),
         (Concord.Config(clusters=2), PrivacyConfig(), "exact sums over samples, not updates"),
     ],

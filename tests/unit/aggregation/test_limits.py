@@ -52,7 +52,7 @@ def send(stage, run, mean, client=0):
 def test_a_weight_is_bounded_by_the_samples_that_the_engine_counts():
     run, ones = phase_run({"w": torch.zeros(3)}, {0: 4}), {"w": torch.ones(3)}
     send(limits(), run, WeightedUpdate(weight=4, tensors=ones))
-    with pytest.raises(ContractError, match=r"'encoder' has weight 5, over 4, for which this cli"):
+    with pytest.raises(ContractError, match=r"'encoder' has weight 5, and this client's samples"):
         send(limits(), run, WeightedUpdate(weight=5, tensors=ones))
     for free in (
         {"aggregation": AggregationConfig(rule="equal")},
@@ -98,7 +98,7 @@ def test_values_far_above_the_servers_own_are_refused():
 
     far(b=torch.full((3,), 2 * growth), **{"n.running_var": torch.full((3,), 4 * growth**2)})
     beyond = torch.tensor([0.0, -2.01 * growth, 0.0])
-    with pytest.raises(ContractError, match=r"'b' has a value of .*, which the server's own value"):
+    with pytest.raises(ContractError, match=r"'b' has a value of .*, and the server's own value"):
         far(b=beyond)
     with pytest.raises(ContractError, match=r"'n\.running_var' has a value below 0; send a var"):
         far(**{"n.running_var": torch.tensor([1.0, -0.1, 0.0])})

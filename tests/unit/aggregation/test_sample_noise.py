@@ -153,7 +153,7 @@ def test_an_optimiser_that_is_no_single_one_is_refused():
 @pytest.mark.parametrize("plan", [Plan(batch_size=5, epochs=3), Plan(batch_size=5, steps=4)])
 def test_training_that_is_not_paid_for_is_refused(plan):
     with (
-        pytest.raises(ContractError, match="pays for 2 epochs a task; train no longer"),
+        pytest.raises(ContractError, match="covers 2 epochs per task; train no longer"),
         noisy_training(fresh(Plain), plan, NOISE),
     ):
         pass

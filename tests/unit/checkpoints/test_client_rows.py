@@ -147,5 +147,5 @@ def test_a_record_names_no_rows_elsewhere(tmp_path, backend, name):
     record = json.loads(path.read_text())
     del record["checksum"]
     path.write_text(seal({**record, "rows": [name]}))
-    with pytest.raises(DataError, match="is no digest"):
+    with pytest.raises(DataError, match="is not a digest"):
         load_checkpoint(tmp_path, backend)

@@ -132,8 +132,8 @@ def test_none_whole_is_one_sentence(two, backend, tmp_path):
     with pytest.raises(DataError) as caught:
         load_checkpoint(folder, backend)
     assert str(caught.value) == (
-        f"{folder}: none of its 2 checkpoints is whole ({folder}/round-000002: run.json is no "
-        "checkpoint's record); restore one from a backup, or start afresh in a new run_dir."
+        f"{folder}: none of its 2 checkpoints is intact ({folder}/round-000002: run.json is not "
+        "a checkpoint's record); restore one from a backup, or start afresh in a new run_dir."
     )
 
 
@@ -146,7 +146,7 @@ def test_one_that_was_asked_for_is_not_replaced_by_another(two, backend, tmp_pat
     with pytest.raises(DataError) as caught:
         load_checkpoint(folder, backend, 7)
     assert str(caught.value) == (
-        f"checkpoint=7: {folder} has none; those there are of rounds 1, 2."
+        f"checkpoint=7: {folder} has no such checkpoint; it has those of rounds 1, 2."
     )
 
 

@@ -67,12 +67,9 @@ def test_every_key_stands_with_default_and_docstring() -> None:
         rows[place + 1]
         == "      Rounds between checkpoints; 0: only at the end and when interrupted."
     )
-    assert (
-        rows[rows.index("  seed=0") + 1]
-        == "      All randomness of the run derives from it; below 2⁶³."
-    )
+    assert rows[rows.index("  seed=0") + 1] == "      Seed of all randomness in the run; below 2⁶³."
     text = " ".join(" ".join(rows).split())
-    assert "an actor's GPU if it was given one. (auto, cpu, cuda) labelled_pool=0.0" in text
+    assert "an actor's GPU if it has one. (auto, cpu, cuda) labelled_pool=0.0" in text
 
 
 def test_exit_codes() -> None:

@@ -124,7 +124,7 @@ def test_code_that_exits_with_0_while_it_is_loaded_has_failed(capsys):
 
 def test_an_error_cannot_steer_the_terminal(capsys):
     def command(_: object) -> int:
-        raise DataError("a\x1b[2Jb\x07.png is no picture that can be read.")
+        raise DataError("a\x1b[2Jb\x07.png is not a readable picture.")
 
     assert run_command(command, [], lambda: "") == 2
-    assert capsys.readouterr().err == "a?[2Jb.png is no picture that can be read.\n"
+    assert capsys.readouterr().err == "a?[2Jb.png is not a readable picture.\n"

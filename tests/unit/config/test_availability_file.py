@@ -38,8 +38,8 @@ FILES = [
     ("a.json", "[[0],\n[1", "line 2 is not JSON; correct it."),
     ("a.json", '{"1": [0]}', "write a list of lists of clients, such as [[0, 1], [2]]."),
     ("a.json", "[[0], [true]]", "write a list of lists of clients, such as [[0, 1], [2]]."),
-    ("a.json", "[]", "it lists no round; give each round its clients."),
-    ("a.csv", "round,client\n", "it lists no round; give each round its clients."),
+    ("a.json", "[]", "it lists no rounds; give each round its clients."),
+    ("a.csv", "round,client\n", "it lists no rounds; give each round its clients."),
     ("a.csv", "client,round\n1,1\n", "its first line must be round,client."),
     ("a.csv", "round,client\n1,1\n1,x\n", "line 3 is 1,x; write two whole numbers."),
     ("a.csv", "round,client\n0,1\n", "line 2 has round 0; count from 1 to 1,000,000."),
@@ -51,10 +51,10 @@ FILES = [
     (
         "a.csv",
         f"round,client\n{'1' * 200_000},0\n",
-        "it is no CSV (field larger than field limit (131072)); correct it.",
+        "it is not CSV (field larger than field limit (131072)); correct it.",
     ),
-    ("a.json", "[" * 100_000, "it is no list of rounds; correct it."),
-    ("a.json", f"[[{'1' * 5001}]]", "it is no list of rounds; correct it."),
+    ("a.json", "[" * 100_000, "it is not a list of rounds; correct it."),
+    ("a.json", f"[[{'1' * 5001}]]", "it is not a list of rounds; correct it."),
     ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
     ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
 ]
@@ -103,6 +103,6 @@ def test_a_digest_that_is_given_has_to_be_the_files(tmp_path):
     assert own == hashlib.sha256(b"round,client\n1,0\n").hexdigest()
     ParticipationConfig(availability=file, availability_digest=own)
     with pytest.raises(
-        ConfigError, match=r"participation\.availability_digest=ab: the file .*a\.csv is"
+        ConfigError, match=r"participation\.availability_digest=ab: the file .*a\.csv has"
     ):
         ParticipationConfig(availability=file, availability_digest="ab")

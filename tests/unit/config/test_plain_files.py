@@ -105,10 +105,10 @@ def test_any_bytes_are_values_or_a_value_error(tmp_path_factory, content):
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_yaml(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_json(tmp_path / "endless")
 
 

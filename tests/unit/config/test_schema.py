@@ -207,7 +207,7 @@ def test_a_misspelt_key_comes_before_the_one_it_leaves_missing() -> None:
 )
 def test_a_config_for_another_section_is_refused(section: str, other: str, base: str) -> None:
     assert refusal(mapping() | {section: {"target": f"{HERE}:{other}"}}) == (
-        f"{section}.target={HERE}:{other}: it is no class for {section}; name another one, or "
+        f"{section}.target={HERE}:{other}: it is not a class for {section}; name another, or "
         f"derive its config from coterie.{base}."
     )
 
@@ -231,7 +231,7 @@ TARGETS = [
     (
         {"target": f"{HERE}:Aims"},
         f"encoder.target={HERE}:Aims: its config has a field target, the key that names the class; "
-        "call it otherwise.",
+        "rename the field.",
     ),
     (
         {"target": f"{HERE}:Heir"},

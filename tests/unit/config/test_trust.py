@@ -104,7 +104,7 @@ def test_coteries_loggers_with_arguments_are_the_users_to_give(tmp_path):
     stored = {"tracking": {"loggers": [{"target": WANDB, "settings": {"base_url": "evil"}}]}}
     for trust in ((), packages_in({"encoder.target": "coterie.networks.encoders:MLP"})):
         text = refusal(tmp_path, stored, trust)
-        assert f"tracking.loggers[0].target={WANDB}: a stored config chooses" in text
+        assert f"tracking.loggers[0].target={WANDB}: a stored config may name" in text
         assert text.endswith("give tracking.loggers again.")
     check_targets(stored, tmp_path, packages_in({"tracking.loggers": [{"target": WANDB}]}))
     check_targets(stored, tmp_path, ["coterie"])
@@ -125,5 +125,5 @@ def test_a_class_of_another_kind_is_refused_before_it_is_used():
     with pytest.raises(ConfigError, match=r"method\.target=.*digits:Digits: it is no"):
         assemble(load_config(swapped))
     swapped = {**values, "partition": {"target": "coterie.networks.encoders:MLP"}}
-    with pytest.raises(ConfigError, match="it is no class for partition"):
+    with pytest.raises(ConfigError, match="it is not a class for partition"):
         assemble(load_config(swapped))

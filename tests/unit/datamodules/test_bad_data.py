@@ -118,8 +118,8 @@ def test_bad_manifests(tmp_path):
         == "PATH, column path, is of type int64; give paths, bytes or lists of numbers."
     )
     assert refusal(Manifest, other, picture_column="bytes") == (
-        "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
-        "picture that can be read); repair them or take them out (coterie check_data "
+        "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is not "
+        "a readable picture); repair them or take them out (coterie check_data "
         "lists all)."  # none is left to go on with
     )
     other.write_bytes(b"PAR1")

@@ -65,7 +65,7 @@ def test_skipping_is_as_if_they_had_never_been_there(folders, cls, file, keys, s
     reasons = {name.removeprefix(f"{folders}/spoilt/"): why for name, why in with_bad.skipped}
     wanted = {
         "a/03.png": "is empty (0 bytes)",
-        "a/07.png": "is no picture that can be read",
+        "a/07.png": "is not a readable picture",
         "b/04.png": "there is no such file",
     }
     if cls is not Manifest:  # a search passes over a link to nowhere
@@ -80,8 +80,8 @@ def test_all_are_named_in_one_pass(folders, stream):
     with pytest.raises(DataError) as refusal:
         arrays(Manifest, path, size=5, stream=stream)
     assert str(refusal.value).replace(str(path.parent), "P") == (
-        "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is no picture "
-        "that can be read; P/b/04.png: there is no such file); repair them or take them out "
+        "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is not a "
+        "readable picture; P/b/04.png: there is no such file); repair them or take them out "
         "(coterie check_data lists all), or set data.on_error=skip."
     )
 
@@ -109,9 +109,9 @@ def test_neither_pipes_nor_devices_are_opened(tmp_path):
     (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n/dev/zero\n/proc/self/environ\n")
     data = arrays(Manifest, tmp_path / "list.csv", on_error="skip")
     assert len(data.samples) == 1
-    assert [why for _, why in data.skipped] == ["is no regular file"] * 3
+    assert [why for _, why in data.skipped] == ["is not a regular file"] * 3
     os.mkfifo(tmp_path / "list.parquet")
-    with pytest.raises(DataError, match=r"list\.parquet: .*\(it is no regular file\); give"):
+    with pytest.raises(DataError, match=r"list\.parquet: .*\(it is not a regular file\); give"):
         arrays(Manifest, tmp_path / "list.parquet")
 
 

@@ -139,9 +139,9 @@ def test_loaders_give_every_sample_once(mnist_root):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no IDX file"),
-        (b"<html>not found</html>", "no IDX file"),
-        (bytes([0, 0, 13, 1]) + struct.pack(">I", 0), "no IDX file"),
+        (b"", "not an IDX file"),
+        (b"<html>not found</html>", "not an IDX file"),
+        (bytes([0, 0, 13, 1]) + struct.pack(">I", 0), "not an IDX file"),
         (bytes([0, 0, 8, 3]) + struct.pack(">I", 9), "8 bytes, which do not fit its header"),
         (bytes([0, 0, 8, 1]) + struct.pack(">I", 9) + b"12345678", "16 bytes, which do not fit"),
     ],

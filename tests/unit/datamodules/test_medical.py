@@ -202,7 +202,7 @@ def test_shape_is_told_once_unless_chosen(tmp_path, caplog):
         assert len(data.samples[:]) == 3
         assert [message for message in caplog.messages if "shape" in message] == [
             "2 of 3 pictures have another shape than data.size and are squashed; set "
-            "data.fit=crop or letterbox to keep their proportions, or squash to agree."
+            "data.fit=crop or letterbox to keep their proportions, or squash to accept this."
         ]
     caplog.clear()
     ImageFolder(ImageFolder.Config(path=str(tmp_path), size=8, fit="squash")).arrays()

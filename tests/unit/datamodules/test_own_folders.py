@@ -100,10 +100,10 @@ def test_a_folder_train_alone_holds_classes_or_is_one(tmp_path):
 
 def test_halves_are_no_clients_and_no_classes_of_clients(tmp_path):
     place(tmp_path / "a", "train/ann/1.png", "val/ann/2.png")
-    with pytest.raises(DataError, match=r"hold train and val, which are halves .* no clients"):
+    with pytest.raises(DataError, match=r"hold train and val, which are parts .* not clients"):
         arrays(ClientFolders, tmp_path / "a")
     place(tmp_path / "b", "ann/train/1.png", "ann/val/2.png", "bob/train/3.png")
-    with pytest.raises(DataError, match=r"hold train and val, which are halves .* no classes"):
+    with pytest.raises(DataError, match=r"hold train and val, which are parts .* not classes"):
         arrays(ClientFolders, tmp_path / "b")
 
 
@@ -345,7 +345,7 @@ def test_the_index_of_pandas_is_no_feature(tmp_path, kind, caplog):
     with caplog.at_level(logging.WARNING):
         stream = open_samples(path, Fitting((2,), images=False, mode=None), 8)
         np.testing.assert_array_equal(next(stream.batches).samples, wanted.to_numpy(np.float32))
-    assert "no features, and are left out" in caplog.text
+    assert "left out of the features" in caplog.text
     for column in ("when", "sure"):
         assert column in caplog.text
 
@@ -354,5 +354,5 @@ def test_a_path_that_is_no_utf8_is_told(tmp_path):
     from coterie.config.loading import load_component
     from coterie.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=r"it is no UTF-8; rename the file or folder, or give a"):
+    with pytest.raises(ConfigError, match=r"it is not UTF-8; rename the file or folder, or give a"):
         load_component(ClassFolders.Config, {"path": f"{Path('/x')}/{LATIN}"})

@@ -162,7 +162,7 @@ def write_broken(kind, folder):
     ("kind", "message"),
     [
         ("not parquet", "cannot be read"),
-        ("no picture", "row 1 is no picture that can be read"),
+        ("no picture", "row 1 is not a readable picture"),
         ("no bytes", "row 1, has no picture bytes"),
         ("other size", "row 0 has 16×16 pixels, but .* row 1 has 8×8"),
         ("label 10", "holds the label 10"),
@@ -184,7 +184,7 @@ def test_the_broken_one_of_two_shards_is_named(tmp_path):
     write_parquet(folder / "train-00000-of-00002.parquet", images, [0, 1])
     rows = {"image": [{"bytes": b"no picture"}], "label": [2]}
     pq.write_table(pa.table(rows), folder / "train-00001-of-00002.parquet")
-    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet, row 0 is no picture"):
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet, row 0 is not a read"):
         load(USPS, tmp_path)
 
 

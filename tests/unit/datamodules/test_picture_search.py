@@ -49,7 +49,7 @@ def test_other_files_are_counted_and_told_once(tmp_path, caplog):
     data = ClassFolders(ClassFolders.Config(path=str(tmp_path))).arrays()
     assert len(data.samples) == 2
     assert caplog.messages[0] == (
-        f"{tmp_path}: 4 files are no pictures by their extension or place, and are left out "
+        f"{tmp_path}: 4 files are not pictures by their extension or place, and are left out "
         "(2 .psd, 1 picture, 1 without extension)."
     )
     (tmp_path / "dog" / "3.PNG").unlink()

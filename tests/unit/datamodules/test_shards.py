@@ -145,7 +145,7 @@ def test_where_no_picture_can_be_read_nothing_is_imported(tmp_path):
     (tmp_path / "pictures" / "a").mkdir(parents=True)
     (tmp_path / "pictures" / "a" / "1.png").write_bytes(b"no picture")
     data = ClassFolders(ClassFolders.Config(path=str(tmp_path / "pictures"), on_error="skip"))
-    with pytest.raises(DataError, match=r"1\.png is no picture that can be read"):
+    with pytest.raises(DataError, match=r"1\.png is not a readable picture"):
         imported(data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -159,7 +159,7 @@ def test_bad_pictures_are_left_out_and_listed(pictures, tmp_path, capsys):
     assert "train: 40 samples (3 sizes), 2 left out" in capsys.readouterr().out
     assert (out / "skipped.csv").read_text().splitlines() == [
         "file,reason",
-        f"{pictures}/a/98.png,is no picture that can be read",
+        f"{pictures}/a/98.png,is not a readable picture",
         f"{pictures}/b/99.jpg,is empty (0 bytes)",
     ]
     assert len(Shards(Shards.Config(path=str(out), size=8)).arrays().samples) == 40

@@ -179,7 +179,7 @@ def test_pictures_in_shards_are_read_as_those_of_a_folder():
     batches = list(open_samples(Path("x"), IMAGES, 2, "skip").batches)
     assert [batch.names for batch in batches] == [("p/0.png",), ("p/2.png",)]
     assert [int(batch.samples.max()) for batch in batches] == [7, 9]
-    with pytest.raises(DataError, match=r"x, p/1\.png is no picture that can be read"):
+    with pytest.raises(DataError, match=r"x, p/1\.png is not a readable picture"):
         list(open_samples(Path("x"), IMAGES, 2).batches)
     with pytest.raises(
         DataError, match=r"^x, p/0\.png: a picture, but the model takes vectors of 2"
@@ -260,7 +260,7 @@ def test_columns_of_one_name_are_refused_where_they_are_read():
 
 
 FILES = "; give the files' paths as text."
-BYTES = "; give pictures' bytes or a struct with a field bytes, or call a column of files path."
+BYTES = "; give pictures' bytes, a struct with a field bytes, or name a column of paths path."
 REFUSED = {
     "numbers": ({"path": [1, 2]}, f"x.parquet: path is of type int64{FILES}"),
     "binary": ({"file": [b"a.png"]}, f"x.parquet: file is of type binary{FILES}"),

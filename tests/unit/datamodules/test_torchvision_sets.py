@@ -116,7 +116,7 @@ def test_stl10_files_that_do_not_fit(stl10_root):
         STL10, root
     )
     (folder / "train_X.bin").write_bytes(bytes(100))
-    assert "train_X.bin holds 100 bytes, which are no whole number" in refusal(STL10, root)
+    assert "train_X.bin holds 100 bytes, which is not a whole number" in refusal(STL10, root)
 
 
 def test_svhn_counts_its_digits_from_one(tmp_path):

@@ -263,7 +263,7 @@ def test_neighbours_that_are_most_of_the_samples_are_told(digits, caplog, k, tol
     probes = Probes(config=config, classes=10, seed=0)
     probes.scores((x[:240], x[240:260]), (y[:240].numpy(), y[240:260].numpy()))
     expected = (
-        "evaluation.knn_k=121: of 240 samples that is most, so that the commonest classes win; "
-        "set it lower."
+        "evaluation.knn_k=121: that is most of the 240 samples, so the most frequent classes win; "
+        "lower it."
     )
     assert [record.getMessage() for record in caplog.records] == [expected] * told

@@ -49,7 +49,7 @@ def test_samples_received_are_embedded_and_batched_like_the_own_ones() -> None:
 
 
 def test_labels_of_samples_received_are_nobodys() -> None:
-    with pytest.raises(ContractError, match="out of an unsupervised method's reach"):
+    with pytest.raises(ContractError, match="hidden from unsupervised methods"):
         own().joined(foreign(1)).take_labels()
 
 

@@ -201,4 +201,4 @@ def test_a_class_that_cannot_be_imported_is_named(copy):
 def test_a_key_of_another_version_is_refused(copy):
     path = copy / "config.yaml"
     path.write_text(path.read_text().replace("representation_epochs", "local_epochs"))
-    assert "its method section is not this version's" in refusal(copy)
+    assert "its method section is of another version" in refusal(copy)

@@ -212,6 +212,21 @@ def test_alone_a_client_gets_its_own_network_and_its_own_centroids() -> None:
     assert torch.equal(slots["centroids"]["centroids"], last.gathered["centroids"])
 
 
+def test_a_client_goes_on_alone_from_the_model_of_all() -> None:
+    """CCFC, figure 1 (d)."""
+    config = SCFC.Config(**SHORT, rounds=3, alone=1, alone_from=3)
+    ran = federate(tiny_workload(config))
+    there = [{t.client.id for t in ran.spy.tasks if t.phase.round == n} for n in (1, 2, 3)]
+    assert there == [{0, 1, 2}, {0, 1, 2}, {1}]
+    both = federate(tiny_workload(SCFC.Config(**SHORT, rounds=2, model_weight=0.0)))
+    last = ran.spy.tasks[-1]
+    for slot in TRAINED:
+        assert same_bits(last.slots[slot], both.state.server.slots[slot])
+        for name, value in last.outcome.up[slot].tensors.items():
+            found = ran.state.server.slots[slot][name]
+            torch.testing.assert_close(found, value, rtol=0, atol=2.0**-59)
+
+
 def test_failed_devices_take_no_part_in_any_phase() -> None:
     ran = federate(tiny_workload(short(), participation={"device_failure_rate": 0.34}))
     there = [

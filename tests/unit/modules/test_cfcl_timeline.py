@@ -131,7 +131,7 @@ def test_none_of_them_is_zero(key: str) -> None:
         (
             {"exchange": "bulk", "budget": 101},
             "method.budget=101: a device chooses among 100 candidates; raise method.approx_size, "
-            "or lower it.",
+            "or lower the budget.",
         ),
         (
             {"exchange": "none", "proximity": True},

@@ -15,6 +15,7 @@ from coterie.modules.exact_sums import discriminant, growth
 from coterie.networks.encoders import ConvNet2
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
+from tests.builders.layouts import layout, without_values
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 FEW = {"prototypes": 40, "neighbours": 5}
@@ -120,6 +121,9 @@ def test_where_nothing_lies_between_clusters_k_means_and_its_own_labels_decide()
     values = QuadraticClassifier(server.slots["own"]["weights"][0], 12).values(on_lattice(wide))
     assert np.array_equal(found, values.argmax(dim=1).numpy())
     assert np.bincount(found, minlength=3).min() > 100
+    assert layout(ran.spy.model_for(without_values(server), None)) == layout(
+        ran.spy.model_for(server, None)
+    )
 
 
 def test_a_network_sees_each_picture_once_and_its_mirror_image() -> None:

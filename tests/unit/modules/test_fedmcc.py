@@ -444,7 +444,7 @@ def test_labels_are_out_of_a_clients_reach(audited: Federated) -> None:
     assert not FedMCC.needs_labels
     for task in audited.spy.tasks:
         assert task.client.data.labels is None
-        with pytest.raises(ContractError, match="out of an unsupervised method's reach"):
+        with pytest.raises(ContractError, match="hidden from unsupervised methods"):
             task.client.data.take_labels()
 
 

@@ -227,12 +227,16 @@ REFUSED = {
         {"encoder": VIT, "shape": (1, 8, 16), "augmentation": NoAugmentation()},
     ),
     "method.decoder=8: it has to be a multiple": (MAE, {"decoder_heads": 3}, {"encoder": VIT}),
-    r"samples of shape \(9,\) are no images": (
+    r"samples of shape \(9,\) are not images": (
         DINO,
         {},
         {"encoder": MLP(), "shape": (9,), "augmentation": NoAugmentation()},
     ),
-    "method.local_size=4: the encoder takes no images of this size": (DINO, {"local_size": 4}, {}),
+    "method.local_size=4: the encoder cannot take images of this size": (
+        DINO,
+        {"local_size": 4},
+        {},
+    ),
 }
 
 

@@ -23,6 +23,7 @@ from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.every_method import METHODS, short
 from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
+from tests.builders.layouts import layout, without_values
 from tests.builders.loops import plain
 from tests.builders.observers import Silent
 
@@ -133,6 +134,12 @@ def test_next_offer_and_the_server_half_are_pure(ran: Federated) -> None:
             assert bits(method.server(server, phase, means, gathered)) == expected
         assert bits(server) == before
         assert torch.equal(torch.get_rng_state(), generator), "it drew from the global generator"
+
+
+def test_a_saved_model_is_built_from_shapes_alone(ran: Federated) -> None:
+    for *_, server in ran.spy.served:
+        model = ran.spy.model_for(server, None)
+        assert layout(ran.spy.model_for(without_values(server), None)) == layout(model)
 
 
 def test_it_offers_just_what_the_phase_declares(ran: Federated) -> None:

@@ -177,7 +177,7 @@ def test_clusters_of_one_sample_are_warned_about(
     told = {done.client: done.note for done in ran.commits[0].result.client_results if done.note}
     assert told == {
         client: f"it has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
-        f"local_clusters={clusters}: a cluster has at most one, and for it a sample's own "
+        f"local_clusters={clusters}: of a cluster with one sample, that sample's "
         "representation is sent"
         for client in warned
     }

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 from torch import nn
@@ -204,6 +205,51 @@ def test_wrong_weights_are_refused_by_the_first_that_does_not_fit(tmp_path) -> N
     Path(path).write_bytes(pickle.dumps({"conv1.weight": Path("x")}))
     with pytest.raises(DataError, match="weights cannot be read"):
         Torchvision(model="resnet18", weights=path).build((3, 32, 32))
+
+
+def test_a_transformers_positions_are_resized_as_timm_does(tmp_path) -> None:
+    with seeded(5):
+        made = timm.create_model("test_vit", img_size=160)
+    save_file(made.state_dict(), tmp_path / "own.safetensors")
+    config = Timm(model="test_vit", weights=str(tmp_path / "own.safetensors"))
+    state = {"state_dict": made.state_dict()}
+    wanted = timm.create_model(
+        "test_vit", pretrained=True, pretrained_cfg_overlay=state, img_size=96, num_classes=0
+    )
+    found = config.build((3, 96, 96)).network.network.state_dict()
+    assert found["pos_embed"].shape != made.pos_embed.shape
+    assert all(found[name].equal(value) for name, value in wanted.state_dict().items())
+
+
+@pytest.mark.parametrize("prefix", ["visual.trunk.", "module.visual.trunk.", "model."])
+def test_a_vision_tower_is_taken_from_its_model(tmp_path, prefix) -> None:
+    with seeded(5):
+        tower = timm.create_model("test_vit", img_size=64, num_classes=0).state_dict()
+    other = {"text.bias": torch.zeros(3)}
+    named = {prefix + name: value for name, value in tower.items()}
+    torch.save(named | other, tmp_path / "own.pt")
+    found = Timm(model="test_vit", weights=str(tmp_path / "own.pt")).build((3, 64, 64))
+    assert found.network.network.state_dict()["norm.weight"].equal(tower["norm.weight"])
+
+
+def test_torchvisions_positions_are_resized(tmp_path) -> None:
+    with seeded(5):
+        made = models.vit_b_32(image_size=96)
+    torch.save(made.state_dict(), tmp_path / "own.pt")
+    config = Torchvision(model="vit_b_32", weights=str(tmp_path / "own.pt"))
+    found = config.build((3, 64, 64)).network.network.encoder.pos_embedding
+    assert found.shape == (1, 5, 768)
+    assert found[:, 0].equal(made.encoder.pos_embedding[:, 0])
+    corners = [1, 3, 7, 9]  # of 3 by 3 patches after the class token; they stay where they are
+    assert torch.allclose(found[:, 1:], made.encoder.pos_embedding[:, corners], atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 64), (1, 17), (3, 17, 64)])
+def test_positions_that_fit_no_image_are_refused(tmp_path, shape) -> None:
+    weights = timm.create_model("test_vit", img_size=64, num_classes=0).state_dict()
+    torch.save(weights | {"pos_embed": torch.zeros(shape)}, tmp_path / "own.pt")
+    with pytest.raises(ConfigError, match=r"^encoder.weights=.*give weights of this model"):
+        Timm(model="test_vit", weights=str(tmp_path / "own.pt")).build((3, 96, 96))
 
 
 def test_pretrained_takes_what_is_in_the_cache(tmp_path, monkeypatch) -> None:

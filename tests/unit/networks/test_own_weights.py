@@ -147,5 +147,5 @@ def test_without_a_network_a_sentence_says_what_to_do(config, server, monkeypatc
 
 def test_a_file_and_the_librarys_own_weights_exclude_each_other(tmp_path) -> None:
     (tmp_path / "own.pt").write_bytes(resnet_weights())
-    with pytest.raises(ConfigError, match="leave one of both out"):
+    with pytest.raises(ConfigError, match="leave one of the two out"):
         Torchvision(model="resnet18", weights=str(tmp_path / "own.pt"), download=True)

@@ -122,7 +122,7 @@ torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), SCRIPT)
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"<html>404 not found</html>", r"\(it is no file of PyTorch\)"),
+        (b"<html>404 not found</html>", r"\(it is not a PyTorch file\)"),
         (saved(torch.nn.Linear(2, 2)), r"\(it holds Python objects\)"),
         (SCRIPT.getvalue(), r"\(it holds Python objects\)"),
         (saved({"student": WEIGHTS, "teacher": WEIGHTS}), "no weights by name in student, teacher"),
@@ -150,10 +150,10 @@ def test_a_checkpoint_in_parts_is_told_as_one(tmp_path, part):
     folder = tmp_path / "x.ckpt"
     (folder / part).parent.mkdir(parents=True)
     (folder / part).touch()
-    told = "it is a checkpoint of (FSDP|DeepSpeed) in parts, and no file; join them by python"
+    told = "it is a checkpoint of (FSDP|DeepSpeed) in parts, and not a file; join them by python"
     with pytest.raises(ConfigError, match=told):
         read_file("encoder.weights", str(folder))
     with pytest.raises(DataError, match=told):
         load_model(folder)
-    with pytest.raises(ConfigError, match="it is a checkpoint of Lightning, and no run"):
+    with pytest.raises(ConfigError, match="it is a checkpoint of Lightning, and not a run"):
         RunDirectory.open(str(folder))

@@ -69,5 +69,5 @@ def test_a_list_of_links_in_any_order() -> None:
 
 @pytest.mark.parametrize("pair", [(0, 4), (2, 2), (-1, 0)])
 def test_a_link_to_nobody_is_refused(pair: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match=r"no link among 4 clients; name two different ones"):
+    with pytest.raises(ConfigError, match=r"not a link among 4 clients; name two different ones"):
         listed_graph(4, [(0, 1), pair])

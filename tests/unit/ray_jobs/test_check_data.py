@@ -41,14 +41,14 @@ def test_the_report_tells_all_in_one_pass(folder, tmp_path, capsys):
         "2 classes b: 7, a: 6",
         "not square 9: choose data.fit",
         "cannot be read 2",
-        "a/bad.png: is no picture that can be read",
+        "a/bad.png: is not a readable picture",
         "b/empty.jpg: is empty (0 bytes)",
         "1 samples are there more than once, 1 of them in two classes or halves",
     ):
         assert expected in shown
     assert [row[1] for row in rows(out / "unreadable.csv")] == [
         "reason",
-        "is no picture that can be read",
+        "is not a readable picture",
         "is empty (0 bytes)",
     ]
     found = [[row[0], row[1], row[2], row[3][-8:]] for row in rows(out / "duplicates.csv")[1:]]
@@ -99,7 +99,7 @@ def test_vectors_have_no_sheet(tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (["data=class_folders", "data.path=gone"], "gone: there is no such folder"),
-        (["data=node_local", "data.clients={a: x}"], "it is no data set of samples in one place"),
+        (["data=node_local", "data.clients={a: x}"], "its samples are not in one place"),
         ([], "data: none is chosen"),
         (["data=class_folders", "data.path=x", "data.fit=crop"], "fit has no effect without size"),
         (["data=class_folders", "data.path=x", "data.levels=[5,5]"], "give the lower one first"),

@@ -107,7 +107,7 @@ def test_a_refused_job_leaves_the_folder_to_the_next(tmp_path, capsys) -> None:
     picture.write_bytes(b"rubbish")
     refused = ["data=image_folder", f"data.path={picture.parent}", "encoder=conv3", out]
     assert embed.main(refused) == 2
-    assert "broken.png is no picture that can be read" in capsys.readouterr().err
+    assert "broken.png is not a readable picture" in capsys.readouterr().err
     assert embed.main([*SMALL, out]) == 0
 
 

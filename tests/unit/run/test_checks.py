@@ -91,7 +91,7 @@ def test_data_without_labels_is_clustered_as_the_evaluation_says(tmp_path: Path)
     [
         (
             ("experiment=fedmcc_digits", "evaluation.clusters=5"),
-            "evaluation.clusters=5: this method's number is method.clusters; set that.",
+            "evaluation.clusters=5: this method's number of clusters is method.clusters; set that.",
         ),
         (
             ("experiment=simclr_digits", "data.limit=8", "method.batch_size=4"),

@@ -46,7 +46,7 @@ def sentence(method):
 def test_what_a_client_keeps_of_the_scored_model_is_told(kind, names):
     told = sentence(kind(kind.Config(rounds=1, epochs=1), tiny_task()))
     assert names in told
-    assert "first values" in told
+    assert "initial values" in told
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)

@@ -91,6 +91,17 @@ def test_runs_have_names_of_their_own_and_the_reference_is_run(name: str, scale:
         assert len(cells) > 1
 
 
+@pytest.mark.parametrize("name", studies())
+def test_a_claim_compares_cells_that_differ_in_one_thing(name: str) -> None:
+    study = read_study(name)
+    for claim in study.claims:
+        (row, column), (other_row, other_column) = claim.more, claim.less
+        assert (row == other_row) != (column == other_column), claim.says
+        words = [study.columns[each].split() for each in (column, other_column)]
+        first, second = ([w for w in each if w.startswith("method.rounds=")] for each in words)
+        assert first == second, claim.says
+
+
 def test_overrides_come_from_the_general_to_the_special() -> None:
     scale = {"budget": "", "takes": "", "overrides": "c=1", "columns": {"p=1": "d=1"}}
     scale |= {"rows": {"ours": "f=1", "theirs": None}}
@@ -167,7 +178,7 @@ def test_only_what_chosen_cells_start_from_is_prepared() -> None:
         ),
         (
             {"printed": {"NMI": {"ours": [0.5]}}},
-            "ours has not as many printed numbers as there are columns",
+            "ours has more or fewer printed numbers than columns",
         ),
         ({"printed": {"ACC": {}}}, "there is no metric ACC"),
         ({"only": {"ours": ["p=2"]}}, "there is no column p=2"),
@@ -241,5 +252,5 @@ def test_a_broken_file_is_refused_by_its_name(tmp_path, monkeypatch) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("about: [")
     monkeypatch.setattr("coterie.studies.paper_study.studies", lambda: {"x": path})
-    with pytest.raises(ConfigError, match=r"x\.yaml: no plain YAML\.$"):
+    with pytest.raises(ConfigError, match=r"x\.yaml: not plain YAML\.$"):
         read_study("x")

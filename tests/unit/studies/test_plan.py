@@ -94,7 +94,7 @@ REFUSED = {
     ): "cc_digit: experiment=cc_digit: there is no such experiment; did you mean ",
     (
         "experiments={a b: cc_digits}",
-    ): "experiments: the name 'a b' must be of letters, digits, . + - _",
+    ): "experiments: the name 'a b' may only have letters, digits, . + - _",
     ("experiments=[cc_digits]", "seeds=[1,1]"): "seeds=[1,1]: one is there twice; leave it out.",
     ("experiments=[cc_digits]", "seeds=[]"): "seeds=[]: must have at least 1 entries, not 0.",
     (

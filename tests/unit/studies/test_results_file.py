@@ -57,7 +57,7 @@ def test_another_file_is_refused(tmp_path) -> None:
     path = tmp_path / "x.csv"
     assert read_results(path) == ()
     path.write_text("row,seed\na,0\n")
-    with pytest.raises(DataError, match=r"x\.csv: it is no file of a study's results"):
+    with pytest.raises(DataError, match=r"x\.csv: it is not a file of a study's results"):
         read_results(path)
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, kind) -> None:
     with path.open("ab") as file:
         file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
     with pytest.raises(
-        DataError, match=r"it is no file of a study's results \(.+\); correct"
+        DataError, match=r"it is not a file of a study's results \(.+\); correct"
     ) as told:
         read_results(path)
     assert "\n" not in str(told.value)

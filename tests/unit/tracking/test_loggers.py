@@ -256,8 +256,8 @@ def test_a_logger_that_does_not_take_the_model_still_gets_the_final_numbers(tmp_
     assert tracker.loggers == [choosy]
     (problem,) = tracker.problems
     assert problem == (
-        "Choosy did not take what log_model_folder offers (PermissionError: staging is "
-        "read-only): the run's folder has it, and the scores go on"
+        "Choosy did not accept log_model_folder (PermissionError: staging is "
+        "read-only): the run's folder has the data, and scores are still logged"
     )
 
 

@@ -35,10 +35,10 @@ def test_a_strangers_key_hides_nothing_and_is_refused(tmp_path, monkeypatch):
     whole = file.path.read_text()
     monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "own"))
     for begun in (True, False):
-        with pytest.raises(ConfigError, match="the key of the run's noise is not yours"):
+        with pytest.raises(ConfigError, match="the run's noise key is not from your secret"):
             file.open(begun=begun)
     file.path.write_text(json.dumps({"salt": "0f" * 32, "check": "ä"}) + "\n")
-    with pytest.raises(ConfigError, match="the key of the run's noise is not yours"):
+    with pytest.raises(ConfigError, match="the run's noise key is not from your secret"):
         file.open(begun=True)
     file.path.write_text(whole)
     monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "strangers"))
