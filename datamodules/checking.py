@@ -85,9 +85,6 @@ def check_data(data: DataSet[Any], out: Path) -> Report:
     Args:
         data: The data set; its pictures are decoded, and none is kept.
         out: Folder for the list of unreadable pictures, that of duplicates, and the contact sheet.
-
-    Raises:
-        DataError: If the data cannot be found or opened.
     """
     found: dict[str, Findings] = {}
     same: dict[bytes, list[tuple[str, str, str]]] = defaultdict(list)

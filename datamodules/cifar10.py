@@ -21,11 +21,7 @@ _PICKLES = "cifar-10-batches-py"
 
 
 def read_pickles(root: Path, half: Half) -> Source:
-    """Open one half in torchvision's layout; torchvision verifies checksums before unpickling.
-
-    Raises:
-        DataError: If a file is missing or modified.
-    """
+    """Open one half in torchvision's layout; torchvision verifies checksums before unpickling."""
     # torchvision takes a second to import, and parquet files do not need it.
     from torchvision import datasets
 

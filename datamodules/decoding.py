@@ -136,11 +136,7 @@ class Decoded(NamedTuple):
 
 
 def read_content(picture: Picture, name: str) -> bytes:
-    """Return a picture's bytes.
-
-    Raises:
-        UnreadablePictureError: If it is missing, no regular file, empty, or cannot be opened.
-    """
+    """Return a picture's bytes."""
     try:
         if isinstance(picture, Path):
             with open_regular(picture) as file:
@@ -167,9 +163,6 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
         picture: A file, or the bytes of one.
         name: Its name in errors.
         pixel_format: What to bring it to.
-
-    Raises:
-        UnreadablePictureError: If it is missing, empty or corrupt.
     """
     if isinstance(picture, Levelled):
         pixel_format, picture = replace(pixel_format, levels=picture.levels), picture.picture
@@ -189,9 +182,6 @@ def level_range(
     """Return the range of a deep picture's levels, and whether they are whole numbers.
 
     None for DICOM, and for pictures of 8 bits.
-
-    Raises:
-        UnreadablePictureError: If it is missing, empty or corrupt.
     """
     content = read_content(picture, name)
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):

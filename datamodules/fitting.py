@@ -53,11 +53,7 @@ class Fitting:
             self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
-        """Decode pictures to the model's size and mode.
-
-        Raises:
-            DataError: If the model takes no pictures, or one is missing or unreadable.
-        """
+        """Decode pictures to the model's size and mode."""
         decoded = self.readable(pictures, names)
         refuse(list(decoded.bad.values()), len(pictures), "repair them or take them out")
         return decoded.images
@@ -94,9 +90,6 @@ class Fitting:
         Args:
             array: uint8 images, or real vectors (n, features).
             name: Its name in errors.
-
-        Raises:
-            DataError: If it cannot be converted, or a value is not finite.
         """
         return self._images(array, name) if self.images else self._vectors(array, name)
 

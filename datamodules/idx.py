@@ -69,9 +69,6 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
         """Read images (n, height, width) and labels in 0..classes - 1.
 
         `first` is the file's label of the first class.
-
-        Raises:
-            DataError: If a file is missing or corrupt, or images and labels do not fit.
         """
         self.prepare_data()
         images_path = self._find(f"{self.stem(half)}-images-idx3-ubyte")

@@ -245,9 +245,6 @@ def refuse(
         count: Pictures in all.
         remedy: What to do, if there are several.
         skip: What would leave them out, such as data.on_error=skip, if others stay.
-
-    Raises:
-        DataError: It names the first 20.
     """
     skip = f", or set {skip}" if skip and len(bad) < count else ""
     if len(bad) == 1:

@@ -42,11 +42,7 @@ class NodeLocal:
         return tuple(self._config.clients)
 
     def local_arrays(self, client: int) -> DataArrays:
-        """Read one client's data.
-
-        Raises:
-            DataError: If it is missing or unreadable; the message names the client.
-        """
+        """Read one client's data."""
         name = self.client_names[client]
         path = self._config.clients[name]
         source = parse_component({**self._config.source, "path": path})

@@ -23,11 +23,7 @@ _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
 
 
 def find_parquet(folder: Path, half: Half) -> list[Path]:
-    """Find the files of training or test set in `folder` or one folder below, in order.
-
-    Raises:
-        DataError: If two folders below hold such files, or shards are missing.
-    """
+    """Find the files of training or test set in `folder` or one folder below, in order."""
     files = sorted(folder.glob(f"{half}*.parquet")) or sorted(folder.glob(f"*/{half}*.parquet"))
     parents = sorted({path.parent for path in files})
     if len(parents) > 1:
@@ -53,9 +49,6 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
         files: The half's files, in order.
         mode: "L" for one channel, "RGB" for three; other pictures are converted.
         classes: Number of classes; labels must be in 0..classes - 1.
-
-    Raises:
-        DataError: If a file is corrupt, lacks a column or holds an invalid label.
     """
     tables = [_read_table(path, classes) for path in files]
     pictures = [picture for table, _ in tables for picture in table]

@@ -28,11 +28,7 @@ def write_partition(path: Path, parts: Sequence[Indices], data: DataArrays) -> N
 
 
 def read_partition(path: Path, data: DataArrays) -> list[Indices]:
-    """Read each client's rows, sorted.
-
-    Raises:
-        DataError: If the file is missing, in another format, or of another data set.
-    """
+    """Read each client's rows, sorted."""
     try:
         with open_regular(path) as file:
             table = pq.read_table(file)

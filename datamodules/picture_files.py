@@ -96,11 +96,7 @@ def check_pixels(pixels: int, most: int) -> None:
 
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
-    """Return the number of the frame to use.
-
-    Raises:
-        UnfitPictureError: If there are several and none is asked for, or too few.
-    """
+    """Return the number of the frame to use."""
     if frames == 1 or kind in _ONE_SHOT:
         return 0
     if frame is None:

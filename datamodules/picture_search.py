@@ -51,9 +51,6 @@ class PictureSearch:
         """List the pictures in a folder and the folders below it, sorted.
 
         Pictures are regular files with a picture's extension, and DICOM files without extension.
-
-        Raises:
-            DataError: If the folder is missing, cannot be listed, or holds none.
         """
         if not folder.is_dir():
             raise DataError(

@@ -174,11 +174,7 @@ class ShardFiles:
 
     @classmethod
     def open(cls, folder: Path) -> "ShardFiles":
-        """Read the index of a folder.
-
-        Raises:
-            DataError: If it is missing, damaged, or of another version.
-        """
+        """Read the index of a folder."""
         path = folder / INDEX
         if not path.is_file():
             raise DataError(f"{folder}: there is no {INDEX}; make shards with coterie import_data.")

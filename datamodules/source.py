@@ -103,9 +103,6 @@ class Source:
 
         Returns:
             The source of the pictures that can be read.
-
-        Raises:
-            DataError: If pictures cannot be read and are not to be skipped, or none can be.
         """
         if self.pictures is None:
             return self

@@ -38,11 +38,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
         return (self.path / "train").is_dir() and (self.path / "test").is_dir()
 
     def open_half(self, half: Half) -> Source:
-        """List the pictures of a half's tar files.
-
-        Raises:
-            DataError: If there are none, or a file is no plain tar file.
-        """
+        """List the pictures of a half's tar files."""
         folder = self.path / half if self.has_test() else self.path
         files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
         if not files or not all(path.is_file() for path in files):

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,7 @@ def _distances(start: set[str], importers: Mapping[str, set[str]]) -> dict[str, 
     return found
 
 
+@cache
 def _importers() -> dict[str, set[str]]:
     """File to the files that import it, for every Python file."""
     files = [

@@ -186,7 +186,7 @@ def test_two_runs_of_one_seed_have_other_noise(tmp_path):
     assert model_files(tmp_path / "one") != model_files(tmp_path / "two")
 
 
-@pytest.mark.parametrize("choice", ["prototypes", "concord"])
+@pytest.mark.parametrize("choice", ["prototypes", pytest.param("concord", marks=pytest.mark.slow)])
 def test_prototypes_from_noisy_sums_give_clusters(choice, tmp_path, same_key):
     keys = (*small(choice), *PROTOTYPES)
     train(tmp_path / "run", *keys)
@@ -263,10 +263,9 @@ def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
     "choice",
     [
         "fedsimclr",
-        "fedmcc",
         *(
             pytest.param(c, marks=pytest.mark.slow)
-            for c in ("fedbyol", "fedsimsiam", "fedcc", "autoencoder")
+            for c in ("fedmcc", "fedbyol", "fedsimsiam", "fedcc", "autoencoder")
         ),
     ],
 )

@@ -40,7 +40,7 @@ def ran(choice, empty):
     return assembly.method, state
 
 
-@pytest.mark.parametrize("empty", [1, 2, 3])
+@pytest.mark.parametrize("empty", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "choice", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CHOICES]
 )
@@ -54,7 +54,10 @@ def test_a_round_without_clients_is_passed_over(choice, empty):
         assert method.model_for(state.server, None).head is not None
 
 
-@pytest.mark.parametrize("choice", ["kmeans", "prototypes", "concord"])
+@pytest.mark.parametrize(
+    "choice",
+    ["kmeans", *(pytest.param(c, marks=pytest.mark.slow) for c in ("prototypes", "concord"))],
+)
 def test_so_is_one_under_noise(choice, tmp_path):
     noise = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=0.5", "privacy.dp.delta=1e-5")
     alone = ("method.restarts=1",) if choice == "kmeans" else ()

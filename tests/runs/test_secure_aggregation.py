@@ -27,7 +27,8 @@ def rows(folder):
 
 
 @pytest.mark.parametrize(
-    "choice", ["fedavg", "concord", pytest.param("fedsc", marks=pytest.mark.slow)]
+    "choice",
+    ["fedavg", *(pytest.param(c, marks=pytest.mark.slow) for c in ("concord", "fedsc"))],
 )
 def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
     train(tmp_path / "plain", *small(choice))

@@ -73,7 +73,7 @@ def test_a_number_without_a_name_needs_no_home(tmp_path):
     check_complete(out)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
 def test_help_is_told_in_any_encoding(encoding):
     done = run(["--help"], env={"PYTHONIOENCODING": encoding}, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -109,7 +109,9 @@ def test_actors_work_for_a_command_without_streams(tmp_path):
     assert is_completed(out / "summary.json")
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGUSR1, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_batch_systems_signal_saves_the_run(tmp_path, number):
     out = tmp_path / "run"
     rounds = [text for text in LOGGED if "representation_rounds" not in text]

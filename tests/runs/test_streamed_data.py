@@ -84,7 +84,7 @@ def test_actors_read_the_shards_themselves(folders, tmp_path, in_memory):
     assert rows == expected_rows
 
 
-@pytest.mark.parametrize("stream", ["false", "true"])
+@pytest.mark.parametrize("stream", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_what_is_skipped_is_listed_in_the_run_directory(folders, tmp_path, in_memory, stream):
     pictures = tmp_path / "pictures"
     shutil.copytree(folders / "pictures", pictures)

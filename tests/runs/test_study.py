@@ -12,7 +12,7 @@ from coterie.studies.paper_plan import StudyConfig, StudyPlan
 from coterie.studies.paper_study import studies
 
 RESUMED = "ccfc_5"
-QUICK = ("cfcl_6", "orchestra_6")
+QUICK = ("cfcl_6",)
 
 
 def run(name: str, out: Path) -> list[dict[str, str]]:

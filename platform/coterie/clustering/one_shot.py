@@ -30,9 +30,6 @@ def projected_kmeans(
         k: Number of clusters.
         seed: Seed of k-means on the projections.
         restarts: Its number of independent starts.
-
-    Raises:
-        DataError: As `kmeans`.
     """
     seen = projected(points, k)
     starts = kmeans(seen, k, seed=seed, restarts=restarts).centroids

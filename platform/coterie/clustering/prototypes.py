@@ -33,9 +33,6 @@ def check_enough(most: int, samples: int, clusters: int | None) -> None:
         most: Prototypes that there can be, at most.
         samples: Samples of all clients.
         clusters: Number of clusters; None for one that is found.
-
-    Raises:
-        ConfigError: If there are too few.
     """
     needed = max(_LEAST, clusters or 0)
     if most < needed:

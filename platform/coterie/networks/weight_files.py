@@ -25,11 +25,7 @@ _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def read_file(key: str, path: str) -> bytes:
-    """Return the content of a file that the config names.
-
-    Raises:
-        ConfigError: If it cannot be read, or is empty.
-    """
+    """Return the content of a file that the config names."""
     if given_path(key, path).is_dir():
         if told := checkpoint_in_parts(given_path(key, path)):
             raise ConfigError(f"{key}={path}: {told}.")
@@ -54,9 +50,6 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     The content says which of the two it is. A checkpoint may hold them under `state_dict`,
     `model_state_dict` or `model`. PyTorch's files are read with `weights_only=True`: one that holds
     other objects than tensors and plain values is refused.
-
-    Raises:
-        DataError: If they cannot be read.
     """
     remedy = "save the network's state_dict()."
     try:

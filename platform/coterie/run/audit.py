@@ -37,9 +37,6 @@ def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Pa
     """Sum up a run's messages, attack its model, and write `path`, for its owner only.
 
     At most `samples` members, and as many other samples, are attacked.
-
-    Raises:
-        DataError: If the run's messages, data or model cannot be read.
     """
     keys = tuple(audited_keys(directory.metrics))
     note, attacks = why_no_attack(config, directory), {}

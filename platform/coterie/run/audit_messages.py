@@ -39,11 +39,7 @@ class AuditedKey:
 
 
 def audited_keys(metrics: Path) -> list[AuditedKey]:
-    """Sum up a run's messages by key, in the order in which they were first sent.
-
-    Raises:
-        DataError: If the run has not written what its clients sent.
-    """
+    """Sum up a run's messages by key, in the order in which they were first sent."""
     rows = read_rows(metrics)
     phases = [row for row in rows if row.get("scope") == "messages"]
     if not phases:

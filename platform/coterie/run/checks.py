@@ -92,9 +92,6 @@ def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
         key: The key of the shares.
         shares: Of the labels.
         pool: `labelled_pool`.
-
-    Raises:
-        ConfigError: If a share is larger than the pool.
     """
     for share in shares if pool else ():
         if share > pool:

@@ -148,11 +148,7 @@ class ClusterPage:
         }
 
     def _prototypes(self) -> PrototypeMap:
-        """Return the server's prototypes, or the model's centroids.
-
-        Raises:
-            ConfigError: If it has neither.
-        """
+        """Return the server's prototypes, or the model's centroids."""
         found = server_slots(self.directory.checkpoints).get("prototypes", {})
         if {"points", "counts", "members"} <= found.keys():
             clusters = found["members"].argmax(dim=1)

@@ -131,9 +131,6 @@ def draw_pool(data: DataArrays, share: float, seed: int) -> Indices:
 
     Returns:
         Sorted rows.
-
-    Raises:
-        DataError: If there are no labels.
     """
     if not share:
         return np.empty(0, np.int64)
@@ -149,12 +146,7 @@ def without_pool(parts: Sequence[Indices], pool: Indices) -> list[Indices]:
 
 
 def survey_silos(config: RunConfig) -> list[Survey]:
-    """Survey each client's data in place.
-
-    Raises:
-        DataError: If a client's data is missing or unreadable.
-        RunError: If a client cannot be reached.
-    """
+    """Survey each client's data in place."""
     names = node_local_names(config)
     if config.cluster.backend == "serial":
         node_local_data = NodeLocalData(config, ())

@@ -130,12 +130,7 @@ class StudyPlan:
         return chosen
 
     def check(self) -> None:
-        """Check the config of every run, and the file of results, before the first run begins.
-
-        Raises:
-            ConfigError: At the first config that is refused.
-            DataError: If the file is none of results.
-        """
+        """Check the config of every run, and the file of results, before the first run begins."""
         read_results(self.file)
         variant_configs(tuple(self.prepared.values()), 0)
         variant_configs(tuple(self.cells(None)), self.seeds[0])

@@ -104,11 +104,7 @@ def _check(key: bytes) -> str:
 
 
 def _own_secret() -> bytes:
-    """Return the user's secret, which is made at its first use.
-
-    Raises:
-        ConfigError: If it cannot be read, or others may, or there is no home to keep it in.
-    """
+    """Return the user's secret, which is made at its first use."""
     given = os.environ.get(SECRET_VARIABLE)
     path = given_path(SECRET_VARIABLE, given or "~/.coterie/noise_secret")
     try:

@@ -71,11 +71,7 @@ class Table:
 
 
 def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
-    """Write `report.html` from the run directory's other files, of which any may be missing.
-
-    Raises:
-        DataError: If one of them is damaged.
-    """
+    """Write `report.html` from the run directory's other files, of which any may be missing."""
     try:
         text = _page(directory, config)
     except _DAMAGE as error:

@@ -168,7 +168,7 @@ def test_anything_else_is_refused(outcome, sentence):
         ),
         (
             Outcome(up=up(b=torch.full((3,), 3e38))),
-            "Slot 'encoder' has a value of 3e+38; training diverged, lower its rate.",
+            "Slot 'encoder' has a value of 3e+38; training diverged; lower the learning rate.",
         ),
         (Outcome(up=up(b="abc")), "slot 'encoder': 'b' is str; send a tensor."),
         (
