@@ -105,6 +105,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         """What to do about pictures that cannot be read."""
         return "refuse"
 
+    def as_shown(self, source: Source) -> Source:
+        """Return a source whose pictures are read as a run reads them."""
+        return source
+
     def open_all(self) -> Source:
         """Open the training set, followed by the test set if there is one."""
         train = self.open_half("train")

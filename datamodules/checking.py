@@ -93,7 +93,7 @@ def check_data(data: DataSet[Any], out: Path) -> Report:
     same: dict[bytes, list[tuple[str, str, str]]] = defaultdict(list)
     files: list[Path] = []
     for half in HALVES if data.has_test() else HALVES[:1]:
-        source = data.open_half(half)
+        source = data.as_shown(data.open_half(half))
         classes = data.classes or source.classes
         findings = found[half] = Findings()
         good: list[int] = []

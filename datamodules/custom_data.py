@@ -129,13 +129,16 @@ class CustomData(DataSet[PathConfigT]):
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        """Read samples; pictures with the levels of their site if it has any."""
+        """Read samples as they are shown."""
+        return super()._take(self.as_shown(source.subset(limit, SUBSET_SEED)), limit)
+
+    def as_shown(self, source: Source) -> Source:
+        """Return the source with the levels of each site, if pictures have such."""
         config = self.config
-        if isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping):
-            given = config.levels if isinstance(config.levels, Mapping) else None
-            chosen = source.subset(limit, SUBSET_SEED)
-            source = with_site_levels(chosen, given, self._site_levels)
-        return super()._take(source, limit)
+        if not (isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping)):
+            return source
+        given = config.levels if isinstance(config.levels, Mapping) else None
+        return with_site_levels(source, given, self._site_levels)
 
     @cached_property
     def _site_levels(self) -> dict[str, Levels | None]:

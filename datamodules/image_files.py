@@ -113,9 +113,14 @@ class Tally:
         if self.dark:
             _logger.warning(
                 "%d of %d pictures have 16 bits but no level above 4095, and come out dark; if "
-                "they have 12 bits, set data.levels=[0,4095].",
-                *(self.dark, self.count),
+                "they have 12 bits, set data.levels=%s.",
+                *(self.dark, self.count, self.lighter),
             )
+
+    @property
+    def lighter(self) -> str:
+        """What to set `data.levels` to, so that dark pictures are not and the others stay."""
+        return "[0,4095]" if self.dark == self.count else "auto, which measures each client's"
 
     def _ground(self, pixel_format: PixelFormat) -> str:
         """Return what transparent pixels have become, as the end of a sentence."""

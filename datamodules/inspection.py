@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.datamodules.decoding import (
     Decoded,
+    Levelled,
     Picture,
     PixelFormat,
     UnreadablePictureError,
@@ -72,7 +73,8 @@ def look_at(source: Source) -> Iterator[Looked]:
 def _look(row: int, picture: Picture, name: str, pixel_format: PixelFormat) -> Looked:
     try:
         content = read_content(picture, name)
-        decoded = decode(content, name, replace(pixel_format, mode="RGB", size=None, fit=None))
+        read = replace(picture, picture=content) if isinstance(picture, Levelled) else content
+        decoded = decode(read, name, replace(pixel_format, mode="RGB", size=None, fit=None))
     except UnreadablePictureError as error:
         return Looked(row, name, b"", (), "", Tally(), error)
     tally = Tally()

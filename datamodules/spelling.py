@@ -7,9 +7,11 @@ one name.
 """
 
 import logging
+import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 _logger = logging.getLogger(__name__)
 
@@ -21,6 +23,8 @@ def spelled(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
+        with suppress(UnicodeEncodeError):  # it is of no file
+            name = os.fsencode(name).decode(errors="surrogateescape")  # whatever the locale knows
         name = "".join(map(_escaped, name))
     return unicodedata.normalize("NFC", name)
 

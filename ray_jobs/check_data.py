@@ -95,7 +95,7 @@ def _table(half: str, findings: "Findings") -> Table:
     if oblong:
         table.add_row("not square", f"{oblong:,}: choose data.fit")
     if dark:
-        table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels=[0,4095]")
+        table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels={findings.tally.lighter}")
     if findings.tally.turned:
         table.add_row("turned", f"{findings.tally.turned:,} were turned by their EXIF orientation")
     if len(findings.tally.grounds) > 1:

@@ -84,14 +84,18 @@ def test_platform_is_a_source_root_and_no_package() -> None:
     assert (ENGINE / "__init__.py").is_file()
 
 
-def test_a_users_own_packages_keep_their_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["own", "coterie's"])
+def test_a_users_own_packages_keep_their_names(tmp_path: Path, first: str) -> None:
     for name in ("modules", "datamodules", "ray_jobs", "jobs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("MINE = True\n")
+    imports = [
+        "import datamodules, jobs, modules, ray_jobs\n",
+        "import coterie.modules.kmeans, coterie.datamodules.digits, coterie.jobs.train\n",
+    ]
     code = (
-        "import coterie.modules.kmeans, coterie.datamodules.digits, coterie.jobs.train\n"
-        "import datamodules, jobs, modules, ray_jobs\n"
-        "assert datamodules.MINE and jobs.MINE and modules.MINE and ray_jobs.MINE\n"
+        "".join(imports if first == "own" else reversed(imports))
+        + "assert datamodules.MINE and jobs.MINE and modules.MINE and ray_jobs.MINE\n"
     )
     done = python("-c", code, cwd=tmp_path, path=str(ROOT / "platform"))
     assert done.returncode == 0, done.stderr

@@ -35,6 +35,13 @@ def assert_same(found, wanted):
             assert torch.equal(found.state_dict()[name], value), name
 
 
+def test_a_module_that_represents_nothing_has_the_figures_of_its_curves_and_clients(tmp_path):
+    run = federated(tmp_path, overrides=["evaluation.figures=true"])
+    assert not run.failures
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {"curves.png", "partition.png"}
+
+
 class Compiled(lightning.LightningModule):
     """One whose network is compiled where it is built."""
 

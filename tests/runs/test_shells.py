@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from coterie.tracking.run_records import is_completed
 from tests.builders.runs import COMMAND
@@ -22,6 +23,7 @@ AWKWARD = {
     "TMPDIR": "/no/such/folder",
     "PYTHONIOENCODING": "ascii",
 }
+ASCII_SHELL = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 TRAIN = (sys.executable, "-m", "coterie.jobs.train")
 SHOWN = [text for text in COMMAND if not text.startswith("tracking.progress")]
 LOGGED = (*SHOWN, "tracking.loggers=[csv,tensorboard]")
@@ -76,6 +78,35 @@ def test_help_is_told_in_any_encoding(encoding):
     done = run(["--help"], env={"PYTHONIOENCODING": encoding}, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "usage: coterie train" in done.stdout.decode(encoding)
+
+
+def test_data_is_checked_where_the_locale_knows_ascii_alone(tmp_path):
+    for name in ("Bär", "猫"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("L", (4, 4), len(name)).save(tmp_path / "data" / name / f"{name}.png")
+    keys = ("data=class_folders", f"data.path={tmp_path / 'data'}", f"out={tmp_path / 'out'}")
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie.jobs", "check_data", *keys],
+        env={**os.environ, **ASCII_SHELL},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"B?r: 1, ?: 1" in done.stdout
+    assert (tmp_path / "out" / "contact_sheet.png").stat().st_size
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_actors_work_for_a_command_without_streams(tmp_path):
+    out = tmp_path / "run"
+    arguments = (*SHOWN, "executor=lightning", "cluster=local", "cluster.num_actors=1")
+    command = [*TRAIN, *arguments, f"run_dir={out}"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=False, timeout=280
+    )
+    assert done.returncode == 0
+    assert is_completed(out / "summary.json")
 
 
 @pytest.mark.parametrize(

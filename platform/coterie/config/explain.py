@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ _SENTENCES = {
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
     "model_type": "must be a group of keys; give it one such as {example}",
+    "locale": "this shell's locale lacks some of its signs; set LC_ALL=C.UTF-8",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
     "string_unicode": "it is not UTF-8; rename the file or folder, or give a link to it",
@@ -178,6 +180,8 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     kind, context = problem["type"], dict(problem.get("ctx", {}))
     if kind == "missing":
         return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
+    if kind == "string_unicode" and sys.getfilesystemencoding() != "utf-8":
+        kind = "locale"
     if isinstance(problem["input"], str) and _in_quotes(kind, problem["input"]):
         return "it is a text; give it without quotes"
     if kind == "literal_error":

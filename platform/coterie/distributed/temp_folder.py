@@ -23,9 +23,10 @@ def temp_folder() -> Path:
     """
     given = [os.environ[name] for name in _GIVEN if os.environ.get(name)]
     for folder in (*given, *_USUAL):
-        short = len(os.fsencode(folder)) <= _LONGEST
-        if short and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
-            return Path(folder).absolute()
+        whole = Path(folder).absolute()
+        short = len(os.fsencode(whole)) <= _LONGEST
+        if short and whole.is_dir() and os.access(whole, os.W_OK | os.X_OK):
+            return whole
     raise ConfigError(
         f"RAY_TMPDIR: none of {', '.join((*given, *_USUAL))} is a folder to write to with at most "
         f"{_LONGEST} characters, and Ray's sockets need one; set RAY_TMPDIR to such a folder."

@@ -4,6 +4,7 @@ import logging
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         except DataError:
             raise
         except Exception as error:
-            why = f"the network cannot be converted to ONNX ({reason(error)})"
+            why = f"the network cannot be converted to ONNX ({reason(_root(error))})"
             raise DataError(f"{path}: {why}; use format=pt2.") from error
         if not apart <= _TOLERANCE:
             raise DataError(
@@ -81,7 +82,21 @@ def _export(path: Path, wrapped: torch.nn.Module, samples: Tensor, outputs: int)
             dynamo=True,
             external_data=False,
             verbose=False,
+            custom_translation_table={torch.ops.aten._cdist_forward.default: _distances},
         )
+
+
+def _distances(points: Any, others: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Return the Euclidean distances of two sets of points, for which PyTorch has no ONNX form."""
+    from onnxscript import opset18 as op
+
+    apart = op.Sub(op.Unsqueeze(points, [-2]), op.Unsqueeze(others, [-3]))
+    return op.Sqrt(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0))
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the first of the errors that led to this one."""
+    return error if error.__cause__ is None else _root(error.__cause__)
 
 
 def _apart(path: Path, wrapped: torch.nn.Module, samples: Tensor) -> float:

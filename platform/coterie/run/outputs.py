@@ -195,6 +195,8 @@ def draw_evaluation(
         with guarded(path, tell):
             drawn.append(cluster_figure(found, path, seed=seed, about=line))
     labels = data.labels
+    if not len(evaluation.embedding):  # a module of the user's own represents nothing
+        return drawn
     if labels is not None and len(np.unique(labels[labels >= 0])) > 1:
         path = folder / "class_distances.png"
         with guarded(path, tell):

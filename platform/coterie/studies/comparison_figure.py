@@ -1,15 +1,16 @@
 """The figure of a comparison: per variant a line for the mean over seeds, with a band."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from matplotlib.image import imread
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, blank, drawn, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, blank, drawn, label, save
 from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
@@ -40,20 +41,22 @@ def comparison_figure(
     drawn = {metric: lines for metric, lines in panels.items() if _points(lines)}
     if not drawn:
         raise DataError(f"axis {axis}: no run has a point to draw; let the runs evaluate.")
-    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    labels = list(dict.fromkeys(name for lines in drawn.values() for name in lines))
     shown = labels[:_LISTED]
     figure = blank(8.0, max(0.9 + 2.4 * len(drawn), 0.6 + 0.19 * (len(shown) + 1)))
     grid = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    handles: dict[str, Line2D] = {}
     for axes, (metric, lines) in zip(grid, drawn.items(), strict=True):
-        for label, line in lines.items():
-            _line(axes, label, line, labels.index(label))
+        for name, line in lines.items():
+            if len(line[0][0]):
+                handles[name] = _line(axes, line, labels.index(name))
         axes.set_ylabel(metric)
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    handles = {name: handle for axes in grid for handle, name in zip(*_legend(axes), strict=True)}
-    grid[0].legend(
-        [handles[label] for label in shown if label in handles],
-        [label for label in shown if label in handles],
+    shown = [name for name in shown if name in handles]
+    grid[0].legend(  # with names given, since matplotlib leaves out "_name"
+        [handles[name] for name in shown],
+        [label(name) for name in shown],
         loc="upper left",
         bbox_to_anchor=(1.01, 1),
         frameon=False,
@@ -84,7 +87,7 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         axes.axis("off")
     for axes, (name, picture) in zip(grid, shown, strict=False):
         axes.imshow(picture, interpolation="antialiased")
-        axes.set_title(name, fontsize=10)
+        axes.set_title(label(name), fontsize=10)
     return save(figure, path, about)
 
 
@@ -92,16 +95,14 @@ def _points(lines: Mapping[str, Line]) -> int:
     return sum(mean.shape[1] for mean, _ in lines.values())
 
 
-def _line(axes: Axes, label: str, line: Line, number: int) -> None:
+def _line(axes: Axes, line: Line, number: int) -> Line2D:
+    """Draw a mean and its band; return what stands for them in a legend."""
     (places, values), edges = line
-    if not len(places):
-        return
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     every = max(1, len(places) // 10)
-    axes.plot(
+    (handle,) = axes.plot(
         places,
         values,
-        label=label,
         color=colour,
         marker=marker,
         markevery=every,
@@ -109,16 +110,12 @@ def _line(axes: Axes, label: str, line: Line, number: int) -> None:
         lw=1.4,
     )
     if edges is None:
-        return
+        return handle
     axes.fill_between(places, *edges, color=colour, alpha=0.18, linewidth=0)
     if len(places) == 1:  # a band of width zero is invisible
         half = (edges[1] - edges[0]) / 2
         axes.errorbar(places, values, yerr=half, color=colour, capsize=3, lw=1.2)
-
-
-def _legend(axes: Axes) -> tuple[Sequence[object], Sequence[str]]:
-    handles, labels = axes.get_legend_handles_labels()
-    return handles, labels
+    return handle
 
 
 def label_axis(axes: Axes, axis: str, note: str) -> None:

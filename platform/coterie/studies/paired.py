@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t
 
-from coterie.evaluation.canvas import blank, save
+from coterie.evaluation.canvas import blank, drawn, label, save
 from coterie.studies.comparison_table import ComparisonTable, foremost
 from coterie.tracking.csv_text import csv_text
 from coterie.tracking.run_records import RunRecord
@@ -70,26 +70,27 @@ def differences_csv(found: Sequence[Difference]) -> str:
     return csv_text(lines)
 
 
+@drawn
 def differences_figure(found: Sequence[Difference], path: Path, about: str = "") -> Path | None:
     """Draw the differences of up to four metrics; None if no pair has two seeds in common."""
-    drawn = [one for one in found if one.half is not None]
-    metrics = list(dict.fromkeys(one.metric for one in drawn))[:_PANELS]
+    found = [one for one in found if one.half is not None]
+    metrics = list(dict.fromkeys(one.metric for one in found))[:_PANELS]
     if not metrics:
         return None
-    pairs = list(dict.fromkeys((one.first, one.second) for one in drawn))
+    pairs = list(dict.fromkeys((one.first, one.second) for one in found))
     figure = blank(8.0, 0.8 + len(metrics) * (0.7 + 0.28 * len(pairs)))
     grid = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
     for axes, metric in zip(grid, metrics, strict=True):
-        own = {(one.first, one.second): one for one in drawn if one.metric == metric}
+        own = {(one.first, one.second): one for one in found if one.metric == metric}
         for place, pair in enumerate(pairs):
             if pair in own:
                 one = own[pair]
                 colour = "#bd1f01" if one.told_apart else "#717581"
                 axes.errorbar(one.mean, place, xerr=one.half, fmt="o", color=colour, capsize=3)
         axes.axvline(0, color="black", lw=0.8)
-        axes.set_yticks(range(len(pairs)), [f"{a} – {b}" for a, b in pairs], parse_math=False)
+        axes.set_yticks(range(len(pairs)), [f"{label(a)} – {label(b)}" for a, b in pairs])
         axes.set_ylim(len(pairs) - 0.5, -0.5)
-        axes.set_xlabel(metric, parse_math=False)
+        axes.set_xlabel(metric)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{INTERVAL}; red: without zero", fontsize=9)
     return save(figure, path, about)

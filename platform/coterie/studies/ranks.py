@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, studentized_range
 
-from coterie.evaluation.canvas import blank, save
+from coterie.evaluation.canvas import blank, drawn, label, save
 from coterie.studies.comparison_table import LOWER, ComparisonTable, foremost
 
 _LEVEL = 0.95
@@ -78,6 +78,7 @@ def cliques(ranks: Ranks) -> list[tuple[float, float]]:
     return found
 
 
+@drawn
 def ranks_figure(ranks: Ranks, path: Path, about: str = "") -> Path:
     """Draw the critical-difference diagram: methods by mean rank, and bars over groups of ties."""
     ordered = sorted(ranks.mean.items(), key=lambda item: item[1])
@@ -86,8 +87,8 @@ def ranks_figure(ranks: Ranks, path: Path, about: str = "") -> Path:
     axes = figure.subplots()
     for place, (method, rank) in enumerate(ordered):
         axes.plot([rank, rank, len(ordered) + 0.1], [0, -1 - place, -1 - place], "k-", lw=0.8)
-        text = f"{method}  {rank:.2f}"
-        axes.text(len(ordered) + 0.15, -1 - place, text, va="center", fontsize=9, parse_math=False)
+        text = f"{label(method)}  {rank:.2f}"
+        axes.text(len(ordered) + 0.15, -1 - place, text, va="center", fontsize=9)
     for place, (low, high) in enumerate(bars):
         axes.plot([low - 0.03, high + 0.03], [-0.25 - 0.2 * place] * 2, color="#bd1f01", lw=3)
     axes.set_xlim(0.9, len(ordered) + 0.1)
@@ -95,10 +96,9 @@ def ranks_figure(ranks: Ranks, path: Path, about: str = "") -> Path:
     axes.xaxis.tick_top()
     axes.set_yticks([])
     axes.spines[["left", "right", "bottom"]].set_visible(False)
-    axes.set_title(
-        f"Mean rank by {ranks.metric} over {ranks.sets} data sets; a bar joins methods closer than "
-        f"{ranks.critical:.2f} (Nemenyi, 95 %)",
+    figure.suptitle(  # in two lines: long names leave the axes little room
+        f"mean rank by {ranks.metric} over {ranks.sets} data sets\n"
+        f"a bar joins methods closer than {ranks.critical:.2f} (Nemenyi, 95 %)",
         fontsize=9,
-        parse_math=False,
     )
     return save(figure, path, about)

@@ -6,8 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from PIL import Image
 
 from coterie.config.schema import TrackingConfig
 from coterie.config.target import build_target
@@ -191,10 +193,11 @@ class Tracker:
     def _offer(self, method: str, *args: Any, **kwargs: Any) -> None:
         """Call a method of the loggers that have it; a logger that raises is skipped this time."""
         for logger in self.loggers:
-            if not hasattr(logger, method):
+            take = _taker(logger, method)
+            if take is None:
                 continue
             try:
-                getattr(logger, method)(*args, **kwargs)
+                take(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
                 if (logger, method) not in self._refused:
                     self._refused.add((logger, method))
@@ -218,6 +221,20 @@ class Tracker:
     def _warn(self, problem: str) -> None:
         self.problems.append(problem)
         _log.warning("%s.", problem)
+
+
+def _taker(logger: Logger, method: str) -> Callable[..., None] | None:
+    """Return a logger's method, or None; for pictures TensorBoard has its writer's."""
+    if method == "log_image" and isinstance(logger, TensorBoardLogger):
+        return partial(_add_images, logger)
+    return getattr(logger, method, None)
+
+
+def _add_images(logger: TensorBoardLogger, name: str, paths: Sequence[str], step: int) -> None:
+    for path in paths:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        logger.experiment.add_image(name, pixels, step, dataformats="HWC")
 
 
 def _reason(error: Exception) -> str:

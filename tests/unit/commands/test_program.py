@@ -93,6 +93,19 @@ def test_a_refusal_comes_before_pytorch_is_imported(argument, answer):
     assert answer in done.stderr
 
 
+def test_a_path_that_the_locale_lacks_is_no_fault_of_its_name():
+    ascii_shell = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    arguments = "train experiment=kmeans data=class_folders data.path=/nowhére"
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie.jobs", *arguments.split()],
+        env={**os.environ, **ascii_shell},
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"locale lacks some of its signs; set LC_ALL=C.UTF-8.\n")
+
+
 def test_ctrl_c_before_the_rounds_is_no_traceback(capsys):
     def command(_: object) -> int:
         raise KeyboardInterrupt

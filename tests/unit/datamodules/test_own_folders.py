@@ -4,6 +4,8 @@ import codecs
 import io
 import logging
 import os
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -166,6 +168,21 @@ def test_spelling_can_be_read_back():
     assert spelled("a\\\udce4") == r"a\\\xe4"
     back = spelled("a\\\udce4é").encode("raw_unicode_escape").decode("unicode_escape")
     assert back == "a\\äé"
+
+
+ASCII_SHELL = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("name", ["Käse", "日本", "B\udce4r"])
+def test_a_class_has_one_name_in_every_locale(name):
+    code = "import sys; from coterie.datamodules.spelling import spelled; sys.stdout.write("
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}ascii(spelled(sys.argv[1])))", name],
+        env={**os.environ, **ASCII_SHELL},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.decode() == ascii(spelled(name))
 
 
 def test_what_was_left_out_is_compared_by_its_spelling(tmp_path):

@@ -398,6 +398,25 @@ def test_sites_of_other_bits_look_alike(tmp_path, levels, streamed):
     assert dark.max() < 20
 
 
+def test_the_check_shows_sites_of_other_bits_as_the_run_sees_them(tmp_path, caplog):
+    site(tmp_path / "data", "a", 12)
+    site(tmp_path / "data", "b", 16)
+    levels = {"auto": "auto", "both": {"a": (0, 4095), "b": (0, 65535)}, "plain": None}
+    for name, given in levels.items():
+        out = tmp_path / name
+        out.mkdir()
+        config = ClientFolders.Config(path=str(tmp_path / "data"), mode="L", levels=given)
+        tally = check_data(ClientFolders(config), out).halves["train"].tally
+        assert tally.dark == (0 if given else 3)
+        sheet = np.asarray(Image.open(out / "contact_sheet.png"))
+        pictures = [sheet[24:120, 6 + 102 * k : 102 * (k + 1)].astype(int) for k in range(6)]
+        alike = np.abs(pictures[0] - pictures[3]).max() < 3
+        assert alike == (given is not None)
+    clients(tmp_path / "data")
+    assert tally.lighter.startswith("auto")
+    assert "come out dark; if they have 12 bits, set data.levels=auto" in caplog.text
+
+
 def test_levels_of_a_site_that_is_not_there(tmp_path):
     site(tmp_path, "a", 12)
     with pytest.raises(DataError, match=r"data\.levels\.c: there is no such client; there are a\."):

@@ -31,6 +31,13 @@ def test_another_is_taken_where_ones_own_cannot_be(monkeypatch, tmp_path, given)
     assert temp_folder() == Path("/tmp")
 
 
+def test_a_relative_folder_counts_in_full(monkeypatch, tmp_path):
+    (tmp_path / ("y" * 60) / "t").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / ("y" * 60))
+    monkeypatch.setenv("TMPDIR", "t")
+    assert temp_folder() == Path("/tmp")
+
+
 def test_without_any_the_variable_is_named(monkeypatch):
     monkeypatch.setenv("TMPDIR", "/no/such")
     monkeypatch.setattr(module, "_USUAL", ("/nor/this",))

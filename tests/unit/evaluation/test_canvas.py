@@ -18,6 +18,9 @@ from coterie.evaluation.curves_figure import draw_curves
 from coterie.evaluation.embedding import embedding_figure
 from coterie.evaluation.figures import confusion_figure
 from coterie.evaluation.label_distribution import class_table, label_distribution_figure
+from coterie.studies.comparison_figure import comparison_figure
+from coterie.studies.paired import Difference, differences_figure
+from coterie.studies.ranks import Ranks, ranks_figure
 
 CAPTURED = {"capture_output": True, "text": True}
 NASTY = ("cost_$10_to_$20", "$", r"\frac{1}{0", "a^b_c", "_hidden", "%", "line\nbreak", "\udcff x")
@@ -34,6 +37,16 @@ def figures(folder, names, samples=60):
     table = np.eye(count, dtype=np.int64) * 4
     confusion_figure(table, names, folder / "confusion.png")
     embedding_figure(x, labels, labels, names, folder / "tsne.png", seed=0)
+
+
+def compared(folder, names):
+    """Draw each figure that shows names of variants."""
+    curve = (np.array([[1.0, 2.0], [0.1, 0.3]]), None)
+    comparison_figure({"acc": dict.fromkeys(names, curve)}, "round", folder / "round.png")
+    pairs = [Difference("acc", names[0], name, 3, 0.1, 0.05) for name in names[1:]]
+    differences_figure(pairs, folder / "differences.png")
+    means = {name: place + 1.0 for place, name in enumerate(names)}
+    ranks_figure(Ranks("acc", means, 2.5, 4), folder / "ranks.png")
 
 
 def texts(figure):
@@ -59,6 +72,30 @@ def test_any_name_is_drawn_as_it_is(tmp_path, kept):
     assert legends
     for legend in legends:
         assert sum("_hidden" in text.get_text() for text in legend.get_texts()) == 1
+
+
+def test_any_name_of_a_variant_is_drawn_whole(tmp_path, kept):
+    names = (*NASTY, "a method with quite a long name of its own", "_b")
+    compared(tmp_path, names)
+    for figure in kept:
+        shown = " ".join(texts(figure))
+        assert all(label(name) in shown for name in names)
+        figure.draw_without_rendering()
+        width, height = figure.bbox.size
+        for text in figure.findobj(mpl.text.Text):
+            if any(sign.isalpha() for sign in text.get_text()):  # ticks beyond the axes are hidden
+                box = text.get_window_extent()
+                assert -1 <= box.x0 <= box.x1 <= width + 1, text
+                assert -1 <= box.y0 <= box.y1 <= height + 1, text
+
+
+@pytest.mark.parametrize("draw", [figures, compared])
+def test_the_users_settings_bend_no_figure(tmp_path, draw):
+    draw(tmp_path / "plain", ("a", "$b_", "c"))
+    with mpl.rc_context({"text.usetex": True, "font.size": 40, "axes.facecolor": "black"}):
+        draw(tmp_path / "set", ("a", "$b_", "c"))
+    for path in sorted((tmp_path / "plain").iterdir()):
+        assert path.read_bytes() == (tmp_path / "set" / path.name).read_bytes(), path.name
 
 
 def test_curves_of_hidden_names_are_named():

@@ -11,6 +11,7 @@ from coterie.errors import DataError
 from coterie.jobs.export import main
 from coterie.models import onnx_file
 from coterie.models.onnx_file import write_onnx
+from coterie.networks.heads import Centroids, ClusterHead, FuzzyCentroids, UnitLength
 
 
 class Flat(torch.nn.Module):
@@ -51,6 +52,33 @@ def test_a_program_is_written_too(finished_run, tmp_path):
     samples = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     embedding, _ = torch.export.load(out).module()(samples)
     assert torch.allclose(embedding, load_model(finished_run.run_dir)(samples).embedding)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        Centroids(torch.rand(3, 4)),
+        FuzzyCentroids(torch.rand(3, 4), 1.5),
+        ClusterHead(4, 8, 3),
+        torch.nn.Sequential(UnitLength(), Centroids(torch.rand(3, 4))),
+    ],
+    ids=lambda head: type(head).__name__,
+)
+def test_every_head_has_a_form_in_onnx(tmp_path, head):
+    model = Clusterer(Flat(), head).eval()
+    assert write_onnx(tmp_path / "m.onnx", model, torch.rand(3, 4)) < 1e-4
+
+
+class Special(Flat):
+    """A network with an operation that ONNX lacks."""
+
+    def forward(self, samples):
+        return super().forward(samples).kthvalue(2, keepdim=True).values
+
+
+def test_the_operation_that_onnx_lacks_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"No ONNX function found for .*kthvalue"):
+        write_onnx(tmp_path / "m.onnx", Clusterer(Special(), None), torch.ones(3, 4))
 
 
 def test_a_network_without_a_form_in_onnx_is_refused_and_leaves_no_file(tmp_path):

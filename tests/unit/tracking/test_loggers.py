@@ -7,6 +7,7 @@ import logging
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from coterie.config.schema import TrackingConfig, WandbConfig
@@ -89,6 +90,23 @@ def test_tensorboard_reads_the_same_series_back(tmp_path):
     }
     assert [(event.step, event.value) for event in events.Scalars("loss")] == SERVER
     assert [(event.step, event.value) for event in events.Scalars("acc")] == [(4, 0.75)]
+
+
+OWN = {"target": "lightning.pytorch.loggers:TensorBoardLogger", "name": "own"}
+
+
+@pytest.mark.parametrize(("logger", "name"), [("tensorboard", "tensorboard"), (OWN, "own")])
+def test_tensorboard_shows_the_figures(tmp_path, logger, name):
+    tracker = track(tmp_path, logger)
+    tracker.log(row(1, loss=1.0))
+    Image.new("RGBA", (5, 4), (9, 8, 7, 255)).save(tmp_path / "curves.png")
+    tracker.log_figures([tmp_path / "curves.png"])
+    tracker.log_figures([tmp_path / "missing.png"])
+    tracker.finish("success")
+    events = EventAccumulator(str(tmp_path / name / "version_0")).Reload()
+    (shown,) = events.Images("figures/curves")
+    assert (shown.step, shown.width, shown.height) == (1, 5, 4)
+    assert "TensorBoardLogger did not take what log_image offers" in tracker.problems[0]
 
 
 def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
