@@ -6,6 +6,7 @@ import pytest
 
 from coterie.commands.compose import compose, config_dir, experiments
 from coterie.config import RunConfig, dump_config, load_config
+from coterie.errors import ConfigError
 from coterie.modules.averaging import scaled_rate
 from coterie.modules.orchestra import scaled_epochs
 
@@ -44,7 +45,14 @@ def test_orchestra_has_the_papers_clusters_of_cifar100() -> None:
 
 FILES = {path.stem for path in (config_dir() / "experiment").glob("*.yaml")}
 OPEN = sorted(FILES - {"photographs", "lightning"})
-NAMED = [name for name in experiments() if name not in FILES]
+PHOTOGRAPHS = {
+    "concord_lite0": (160, "tf_efficientnet_lite0"),
+    "concord_dinov2": (224, "vit_small_patch14_dinov2.lvd142m"),
+    "concord_dinov3": (224, "vit_small_patch16_dinov3.lvd1689m"),
+    "concord_clip": (224, "vit_base_patch16_clip_224.openai"),
+}
+"""Pixels and timm's network of the experiments that need a folder of pictures and weights."""
+NAMED = [name for name in experiments() if name not in (*FILES, *PHOTOGRAPHS)]
 
 
 @cache
@@ -94,6 +102,19 @@ ONE_DATA_SET = {parts_of(name)[0]: name for name in NAMED if "_" not in parts_of
 def test_method_and_data_compose_to_the_experiment_of_both_names(name: str) -> None:
     method, data = parts_of(name)
     assert compose(f"experiment={method}", f"data={data}") == named(name)
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_photographs_take_a_folder_and_a_network_with_its_weights(name: str) -> None:
+    size, model = PHOTOGRAPHS[name]
+    with pytest.raises(ConfigError, match=r"data\.path: a value is needed"):
+        compose(f"experiment={name}")
+    given = (f"experiment={name}", "data.path=pictures")
+    with pytest.raises(ConfigError, match=rf"encoder\.pretrained=true: .*timm/{model}"):
+        compose(*given)
+    values = dump_config(compose(*given, "encoder.pretrained=false"))
+    assert (values["experiment"], values["data"]["size"]) == (name, size)
+    assert values["encoder"]["model"] == model
 
 
 @pytest.mark.parametrize("name", NAMED)
