@@ -182,40 +182,33 @@ def draw_evaluation(
 
     `tell` is called with a sentence about each figure that cannot be drawn.
     """
-    drawn = []
+    drawn, embedding, labels = [], evaluation.embedding, data.labels
     if evaluation.table is not None:
         path = folder / "confusion.png"
         with guarded(path, tell):
             drawn.append(confusion_figure(evaluation.table, data.classes, path, line))
     if evaluation.assignments is not None and evaluation.confidence is not None:
-        found = Clustered(
-            evaluation.embedding, evaluation.assignments, evaluation.confidence, data.samples
-        )
+        found = Clustered(embedding, evaluation.assignments, evaluation.confidence, data.samples)
         path = folder / "clusters.png"
         with guarded(path, tell):
             drawn.append(cluster_figure(found, path, seed=seed, about=line))
-    labels = data.labels
-    if not len(evaluation.embedding):  # a module of the user's own represents nothing
+    if not len(embedding):  # a module of the user's own represents nothing
         return drawn
     if labels is not None and len(np.unique(labels[labels >= 0])) > 1:
         path = folder / "class_distances.png"
         with guarded(path, tell):
             drawn.append(
-                class_distances_figure(
-                    evaluation.embedding, labels, data.classes, path, seed=seed, about=line
-                )
+                class_distances_figure(embedding, labels, data.classes, path, seed=seed, about=line)
             )
     # t-SNE colours all samples by class, or none.
     if labels is not None and (labels < 0).any():
         labels = None
-    if len(evaluation.embedding) >= 5 and (
-        labels is not None or evaluation.assignments is not None
-    ):
+    if len(embedding) >= 5 and (labels is not None or evaluation.assignments is not None):
         path = folder / "tsne.png"
         with guarded(path, tell):
             drawn.append(
                 embedding_figure(
-                    evaluation.embedding.float().numpy(),  # NumPy has no bfloat16
+                    embedding.float().numpy(),  # NumPy has no bfloat16
                     labels,
                     evaluation.assignments,
                     data.classes,
