@@ -342,7 +342,11 @@ def test_moon_protects_samples_too(tmp_path):
             "compile=default: under privacy.dp.unit=sample each sample's gradient comes from hooks",
         ),
         ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
-        ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients a mechanism"),
+        (
+            "fedavg",
+            (*NOISE, "privacy.dp.delta=0.4"),
+            "privacy.dp.delta=0.4: with 5 clients a mechanism",
+        ),
         ("fedavg", (*NOISE, "privacy.dp.budget=0.5"), "privacy.dp.budget=0.5: a single sum spends"),
         ("fedavg", NOISE[:1], "clip=0.05: give noise_multiplier too"),
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),

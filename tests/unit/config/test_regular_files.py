@@ -35,7 +35,7 @@ def test_devices_and_pipes_are_neither_digested_nor_read(path, pipe):
 
 @pytest.mark.timeout(60)
 def test_a_pipe_of_clients_is_not_waited_for(pipe):
-    with pytest.raises(ConfigError, match=r"cannot read it \(no regular file\)"):
+    with pytest.raises(ConfigError, match=r"cannot read it \(not a regular file\)"):
         read_availability(pipe, 3)
 
 
