@@ -155,7 +155,7 @@ def test_unreadable_pictures_are_named(tmp_path):
     with pytest.raises(DataError, match=r"^picture 0: there is no such file; put it there"):
         read(tmp_path / "gone.png")
     for nothing in (b"P5 0 4 255\n", b"P6\n4 0\n255\n"):
-        with pytest.raises(DataError, match=r"^picture 0 is .*picture .*; fetch it again"):
+        with pytest.raises(DataError, match=r"^picture 0 is .*picture.*; fetch it again"):
             read(nothing)
 
 

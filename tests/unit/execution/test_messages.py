@@ -357,7 +357,9 @@ def test_sums_lie_between_what_the_clients_samples_can_add():
         ([[0.0, -0.5]], 0.0),
         ([[0.0, 0.0]], 31.0),
     ):
-        with pytest.raises(ContractError, match="which no sum over the client's 10 samples has"):
+        with pytest.raises(
+            ContractError, match="which no sum over the client's 10 samples can have"
+        ):
             check(*wrong)
     with pytest.raises(ContractError, match="'x' has a value of 11, which no sum over"):
         check([[0.0, 1.0]], 0.0, weight=11)

@@ -248,7 +248,7 @@ class Asks(Toy):
         (Dropout, r"cannot be vmapped \(vmap: called random operation"),
         (Reads, r"cannot be vmapped \(vmap: .*control flow"),
         (Counts, r"cannot be vmapped \(vmap: .*control flow"),
-        (Seeds, "steps on batches with a int, no tensor"),
+        (Seeds, "steps on batches with a int, not a tensor"),
         (Clips, "overrides on_after_backward"),
         (Whole, "trains by Adagrad, not by SGD, Adam or AdamW"),
         (Asks, "needs the Trainer's current_epoch"),

@@ -60,8 +60,11 @@ def test_a_plane_that_no_name_uses_splits_nothing(folder):
         ({"names": {**NAMES, "0": 7}}, "names.0"),
         ({"planes": {}}, "unknown part 1a|lacks part 1"),
         ({"planes": {"one": PLANES["1"]}}, "invalid literal"),
-        ({"planes": {"1": {"direction": [1.0], "threshold": 0.0}}}, "no 2 finite numbers"),
-        ({"planes": {"1": {"direction": [1.0, 1e999], "threshold": 0.0}}}, "no 2 finite numbers"),
+        ({"planes": {"1": {"direction": [1.0], "threshold": 0.0}}}, "not have 2 finite numbers"),
+        (
+            {"planes": {"1": {"direction": [1.0, 1e999], "threshold": 0.0}}},
+            "not have 2 finite numbers",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_in_a_sentence(folder, changes, why):
