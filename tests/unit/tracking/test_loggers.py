@@ -106,7 +106,7 @@ def test_tensorboard_shows_the_figures(tmp_path, logger, name):
     events = EventAccumulator(str(tmp_path / name / "version_0")).Reload()
     (shown,) = events.Images("figures/curves")
     assert (shown.step, shown.width, shown.height) == (1, 5, 4)
-    assert "TensorBoardLogger did not take what log_image offers" in tracker.problems[0]
+    assert "TensorBoardLogger did not accept log_image" in tracker.problems[0]
 
 
 def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
