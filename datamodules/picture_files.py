@@ -73,12 +73,7 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
             continue
         try:
             image = factory(BytesIO(content), "")
-        except (
-            SyntaxError,
-            IndexError,
-            TypeError,
-            KeyError,
-        ):  # so does Pillow, for formats that do not fit
+        except (SyntaxError, IndexError, TypeError, KeyError):  # Pillow goes on to the next too
             continue
         width, height = image.size
         check_pixels(width * height, max_pixels)

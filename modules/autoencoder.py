@@ -35,9 +35,9 @@ class AutoencoderConfig(AveragingConfig):
     rounds: PositiveInt = 10
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class Reconstruction(ClientModule):
@@ -58,7 +58,7 @@ class Reconstruction(ClientModule):
         return torch.optim.Adam(learned, lr=self.config.learning_rate)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Terms:
-        """Mean squared error of a batch's values, of images in [0, 1]."""
+        """Return the mean squared error of a batch's values, of images in [0, 1]."""
         samples = to_unit(batch["samples"], parameter_dtype(self))
         rebuilt = self.decoder(self.encoder(samples))
         return self.logged({"loss": (widened(rebuilt) - widened(samples)).square().mean()})
