@@ -48,6 +48,7 @@ check: export COTERIE_CHECK_BEGAN := $(shell date +%s)
 check: install lint  ## lint, and the tests that the changes since main touch, in 90 seconds.
 	$(BIN)/python -m tests.check
 
+test: export PYTHONDONTWRITEBYTECODE :=  # else each of its processes compiles the tests and Coterie
 test: install  ## Every test but the slow ones.
 	$(BIN)/python -m pytest $(FAST)
 

@@ -35,7 +35,11 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def ran(kind: Any) -> Federated:
-    return federate(tiny_workload(short(kind), needs_labels=kind.needs_labels))
+    return federate(workload(kind))
+
+
+def workload(kind: Any, **run: Any) -> Any:
+    return tiny_workload(short(kind), needs_labels=kind.needs_labels, **run)
 
 
 def bits(state: ServerState) -> dict[str, Any]:
@@ -187,31 +191,23 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-def workload(kind: Any, **run: Any) -> Any:
-    return tiny_workload(short(kind), needs_labels=kind.needs_labels, **run)
-
-
-@pytest.fixture(scope="module")
-def whole(kind: Any) -> Federated:
-    return federate(workload(kind))
-
-
 def test_the_same_seed_gives_the_same_bits_and_another_one_others(
-    kind: Any, whole: Federated
+    kind: Any, ran: Federated
 ) -> None:
     torch.rand(7)  # nothing may depend on what the process has drawn before
     again = federate(workload(kind, executor="lightning"))
-    assert plain(again.state) == plain(whole.state)
-    assert plain(federate(workload(kind, seed=6)).state)["slots"] != plain(whole.state)["slots"]
+    assert plain(again.state) == plain(ran.state)
+    assert plain(federate(workload(kind, seed=6)).state)["slots"] != plain(ran.state)["slots"]
 
 
-def crash_after(phases: int, given: Any, start: Any, folder: Any) -> None:
-    """Run until so many phases are done, write a checkpoint, and lose the process."""
+def crash_after(moments: list[int], given: Any, start: Any, folder: Any) -> None:
+    """Run, write a checkpoint after each of these phases, and lose the process at the last."""
     backend = SerialBackend(given, lambda: None)
 
     def commit(state: RunState, _: object) -> None:
-        if state.phases == phases:
-            save(folder, state, backend, keep=1)
+        if state.phases in moments:
+            save(folder / str(state.phases), state, backend, keep=1)
+        if state.phases == moments[-1]:
             raise Crash
 
     loop = Loop(backend.worker.method, backend, given, Silent(), commit)
@@ -220,35 +216,34 @@ def crash_after(phases: int, given: Any, start: Any, folder: Any) -> None:
 
 
 def test_a_run_that_crashed_resumes_to_the_same_bits(
-    kind: Any, whole: Federated, tmp_path: Any
+    kind: Any, ran: Federated, tmp_path: Any
 ) -> None:
-    phases = whole.state.phases
+    phases = ran.state.phases
     moments = sorted({1, phases // 2, phases - 1} & set(range(1, phases)))
-    assert moments or phases == 1  # a single phase has no middle
+    if not moments:
+        assert phases == 1  # a single phase has no middle
+        return
+    given = workload(kind)
+    crash_after(moments, given, ran.start, tmp_path)
     for moment in moments:
-        folder = tmp_path / str(moment)
-        given = workload(kind)
-        crash_after(moment, given, whole.start, folder)
         again = SerialBackend(given, lambda: None)
         torch.rand(3)
-        state = load_checkpoint(folder, again).state
+        state = load_checkpoint(tmp_path / str(moment), again).state
         assert state.phases == moment
         Loop(again.worker.method, again, given, Silent(), lambda *_: None).run(state)
-        assert plain(state) == plain(whole.state)
+        assert plain(state) == plain(ran.state)
 
 
 def test_what_may_be_raised_gives_the_bits_of_a_run_that_had_it_from_the_start(
-    kind: Any, tmp_path: Any
+    kind: Any, ran: Federated, tmp_path: Any
 ) -> None:
     config = short(kind)
     for key in config.extensible:
-        shorter = federate(workload(kind))
-        backend = SerialBackend(workload(kind), lambda: None)
-        save(tmp_path, shorter.state, backend, keep=1)
+        save(tmp_path, ran.state, ran.backend, keep=1)
         raised = config.model_copy(update={key: getattr(config, key) + 1})
         given = tiny_workload(raised, needs_labels=kind.needs_labels)
         longer = federate(given)
-        assert longer.state.phases > shorter.state.phases
+        assert longer.state.phases > ran.state.phases
         again = SerialBackend(given, lambda: None)
         state = load_checkpoint(tmp_path, again).state
         Loop(again.worker.method, again, given, Silent(), lambda *_: None).run(state)
