@@ -2,6 +2,8 @@
 
 import os
 import time
+from copy import deepcopy
+from functools import wraps
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,26 @@ def _noise_secret(tmp_path_factory):
     path = tmp_path_factory.mktemp("secret") / "noise_secret"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COTERIE_NOISE_SECRET", str(path))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _each_experiment_is_composed_once():
+    """Hydra takes a tenth of a second for one; `tests/unit/commands` has it compose every time."""
+    from coterie.commands import compose
+
+    shipped, composed, experiment = compose.config_dir(), {}, compose._experiment
+
+    @wraps(experiment)
+    def once(stem):
+        if compose.config_dir() != shipped:
+            return experiment(stem)
+        if stem not in composed:
+            composed[stem] = experiment(stem)
+        return deepcopy(composed[stem])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "_experiment", once)
         yield
 
 
