@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from safetensors.torch import load_file
 
 from coterie.commands.compose import compose_plain, experiments
 from coterie.errors import ConfigError
+from tests.builders.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "custom-method.md").read_text(encoding="utf-8")
@@ -37,17 +36,9 @@ def folder(tmp_path_factory):
 def shell(command, folder, *more):
     """A command of the page, with keys that make it cheap at its end."""
     given = shlex.split(command.replace("\\\n", " "))[1:]
-    words = [sys.executable, "-m", "coterie.jobs", *given, *more]
     paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    words = ["-m", "coterie.jobs", *given, *more]
+    return python(words, folder, os.environ | {"PYTHONPATH": paths})
 
 
 def test_the_shortest_form_is_averaged(folder):

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
+
+from tests.builders.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
@@ -23,15 +23,9 @@ def block(language: str) -> str:
 def test_data_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block("python"), encoding="utf-8")
     words = shlex.split(block("bash").replace("\\\n", " "))
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie.jobs", *words[1:], *CHEAP],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
+    own = ["-m", "coterie.jobs", *words[1:], *CHEAP]
+    done = python(own, tmp_path, os.environ | {"PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "extended"
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -3,9 +3,9 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.builders.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
@@ -13,15 +13,7 @@ PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
 
 def _run(words: list[str], folder: Path) -> str:
     path = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = python(words, folder, os.environ | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
