@@ -179,8 +179,8 @@ class Concord(OnViews):
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
-        most = 2 * (samples // (4 * self._config.minimum))  # only so large clusters are split
-        check_enough(most, samples, self._clusters)
+        # A cluster is split if it has as many samples as here; see `_step`.
+        check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
         return server
 
     def next(self, server: ServerState) -> Phase | None:
