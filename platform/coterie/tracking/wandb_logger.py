@@ -3,9 +3,10 @@
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
@@ -129,6 +130,12 @@ def send_to_wandb(
         _log.warning("W&B did not take %s (%s); the files have it.", run_name, reason)
 
 
+@cache
+def _temporary_home() -> TemporaryDirectory[str]:
+    """Make a home folder, which is gone when this process ends."""
+    return TemporaryDirectory(prefix="coterie-home-", ignore_cleanup_errors=True)
+
+
 def build_wandb_logger(
     config: WandbConfig, directory: Path, run_name: str, resolved_config: Mapping[str, Any]
 ) -> WandbRunLogger:
@@ -141,7 +148,7 @@ def build_wandb_logger(
         ConfigError: If W&B is to be online and no API key is known.
     """
     if home() is None:  # a user without a name; W&B keeps its logs at home
-        os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
+        os.environ["HOME"] = _temporary_home().name
     import wandb
 
     mode = resolve_mode(config)
