@@ -8,6 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from coterie.jobs.train import main
+from tests.builders.ray_processes import join
 from tests.builders.runs import COMMAND
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
@@ -23,7 +24,7 @@ def nodes():
         head_node_args={"num_cpus": 2, "num_gpus": 0, "include_dashboard": False},
     )
     cluster.add_node(num_cpus=2, num_gpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
+    join(cluster.address)
     cluster.wait_for_nodes()
     yield
     ray.shutdown()

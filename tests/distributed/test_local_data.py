@@ -17,6 +17,7 @@ from coterie.errors import ConfigError, DataError, RunError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.run.federation import Federation
 from tests.builders.observers import Silent
+from tests.builders.ray_processes import join
 from tests.builders.runs import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("no_cluster")]
@@ -49,7 +50,7 @@ def nodes():
     cluster.by_site = {
         name: cluster.add_node(num_cpus=1, resources={f"site_{name}": 1}) for name in "ab"
     }
-    ray.init(address=cluster.address, log_to_driver=False)
+    join(cluster.address)
     yield cluster
     ray.shutdown()
     cluster.shutdown()

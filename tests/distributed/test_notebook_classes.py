@@ -73,22 +73,18 @@ run = Federation(
 """
 
 
-@pytest.mark.parametrize(
-    ("classes", "command", "name"),
-    [(METHOD, RUN, "Mine"), (MODULE, FEDERATED, "Line")],
-    ids=["method", "module"],
-)
-def test_classes_of_a_cell_reach_the_actors(tmp_path, classes, command, name):
+def test_classes_of_a_cell_reach_the_actors(tmp_path):
+    """A method's and a module's, one after the other in one notebook."""
     paths = [str(ROOT / "platform"), str(ROOT)]
-    sources = (
-        f"import sys; sys.path[:0] = {paths}; folder = {str(tmp_path)!r}",
-        classes,
-        command,
-        f"{name}.__module__, run.exit_code, bool(run.failures)",
-    )
+    sources = [f"import sys; sys.path[:0] = {paths}"]
+    for classes, command, name in ((METHOD, RUN, "Mine"), (MODULE, FEDERATED, "Line")):
+        told = f"{name}.__module__, run.exit_code, bool(run.failures)"
+        sources += [f"folder = {str(tmp_path / name)!r}", classes, command, told]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
     client = nbclient.NotebookClient(book, timeout=240, kernel_name="python3")
     client.create_kernel_manager()
     client.km.kernel_spec.argv = [sys.executable, *KERNEL]
-    last = client.execute().cells[-1].outputs[0]["data"]["text/plain"]
-    assert last == "('__main__', 0, False)"
+    cells = client.execute().cells
+    for cell in cells[4::4]:
+        assert cell.outputs[0]["data"]["text/plain"] == "('__main__', 0, False)"
+    assert len(cells[4::4]) == 2

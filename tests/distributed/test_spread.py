@@ -6,6 +6,7 @@ from ray.cluster_utils import Cluster
 
 from coterie.distributed.nodes import node_of
 from coterie.errors import RunError
+from tests.builders.ray_processes import join
 from tests.builders.runs import assert_same, run
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("no_cluster")]
@@ -19,7 +20,7 @@ def cluster():
     head = {"num_cpus": 5, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=5)
-    ray.init(address=cluster.address, log_to_driver=False)
+    join(cluster.address)
     cluster.wait_for_nodes()
     yield cluster
     ray.shutdown()

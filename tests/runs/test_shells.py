@@ -67,10 +67,13 @@ sys.exit(main(sys.argv[1:]))
 def test_a_number_without_a_name_needs_no_home(tmp_path):
     out = tmp_path / "run"
     arguments = (*LOGGED, f"run_dir={out}")
-    command = [sys.executable, "-c", NAMELESS, *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=900)
+    command, place = [sys.executable, "-c", NAMELESS, *arguments], tmp_path / "temporary"
+    place.mkdir()
+    env = {**os.environ, "TMPDIR": str(place)}
+    done = subprocess.run(command, env=env, capture_output=True, check=False, timeout=900)
     assert (done.returncode, done.stderr) == (0, b"")
     check_complete(out)
+    assert not [*place.glob("coterie-*")]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ import torch
 from coterie.clustering.graph import cut, fuzzy_graph, spectrum
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import cluster_prototypes
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, RunError
 from coterie.modules.prototypes import Prototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
@@ -68,6 +68,12 @@ def test_prototypes_of_equal_samples_take_their_own() -> None:
     found = cluster_prototypes(points, counts, scatter, clusters=3, neighbours=3, seed=0)
     probabilities = PrototypesHead(**found.tensors)(off_lattice(points))
     assert torch.equal(probabilities, found.tensors["members"].float())
+
+
+def test_fewer_prototypes_than_clusters_are_refused() -> None:
+    points, ones = on_lattice(torch.eye(3)[:2].double()), torch.ones(2).double()
+    with pytest.raises(RunError, match=r"^2 prototypes stand for method\.minimum samples or more"):
+        cluster_prototypes(points, ones, ones, clusters=2, neighbours=2, seed=0)
 
 
 def test_the_minimum_of_the_run_holds_too() -> None:
