@@ -30,7 +30,7 @@ from coterie.execution.node_local_data import is_node_local
 from coterie.execution.predictor import join
 from coterie.models.loading import load_model
 from coterie.models.named_clusters import model_digest
-from coterie.models.saved_model import read_description
+from coterie.models.saved_model import model_folder, read_description
 from coterie.models.saved_program import load_program
 from coterie.networks.heads import Centroids
 from coterie.run.cluster_views import (
@@ -76,11 +76,10 @@ class ClusterPage:
         """Write the page, for its owner only.
 
         Raises:
-            ConfigError: If the run has no model, or no clusters.
-            DataError: If its data is missing, or another than the run's.
+            ConfigError: If the run has no clusters.
+            DataError: If it has no model, or its data is missing or another than the run's.
         """
-        if not (self.directory.model / "model.json").is_file():
-            raise ConfigError(f"run={self.directory.path}: it has no model yet; let it end first.")
+        model_folder(self.directory.path)  # raises if it has none
         content = self._of_prototypes() if is_node_local(self.config) else self._of_samples()
         from jinja2 import Environment  # imported only where a page is made
 
