@@ -24,7 +24,7 @@ from coterie.datamodules.source import OnError, Samples, Source
 from coterie.datamodules.spelling import spelled, tell_if_merged
 from coterie.errors import DataError
 
-_UNKNOWN = (None, "", -1, "-1")
+_UNKNOWN = (None, "", -1, "-1", "nan", "NaN", "<NA>")
 
 
 def _rising(levels: tuple[float, float]) -> tuple[float, float]:
@@ -168,9 +168,9 @@ def number_classes(
 ) -> tuple[Labels, tuple[str, ...]]:
     """Enumerate labels by the order of their values.
 
-    None, NaN, empty text, -1 and "-1" are unknown. Whole numbers may be stored as decimals, as
-    pandas does where one is missing; booleans are the classes False and True. Blanks around text do
-    not count, nor does how its accents are stored.
+    None, empty text, and -1 and NaN, as text too, are unknown. Whole numbers
+    may be stored as decimals, as pandas does where one is missing; booleans are the classes False
+    and True. Blanks around text do not count, nor does how its accents are stored.
 
     Args:
         values: Text, numbers or booleans (n,).

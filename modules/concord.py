@@ -123,7 +123,7 @@ class Concord(OnViews):
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
-        prototypes: PositiveInt = 2000
+        prototypes: Annotated[int, Field(ge=3)] = 2000
         """Number of prototypes; fewer if there are less than four times `minimum` samples for
         each."""
         minimum: PositiveInt = 3
@@ -179,7 +179,8 @@ class Concord(OnViews):
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
-        check_enough(samples // self._config.minimum, samples, self._clusters)
+        # A cluster is split if it has as many samples as here; see `_step`.
+        check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
         return server
 
     def next(self, server: ServerState) -> Phase | None:

@@ -62,6 +62,8 @@ class FixedEncoder(LightningModule):
 class OnEncoder(Method):
     """A method that reads representations and trains nothing."""
 
+    fewest_samples = 1
+
     def __init__(self, task: Task) -> None:
         self._task = task
 
@@ -131,17 +133,19 @@ class OnFixedEncoder(OnCentroids):
         asked = f"{self._key}={self._per_client}: "
         if self._per_client > self._clusters:
             raise ConfigError(f"{asked}there are {self._clusters} clusters in all; lower it.")
-        choose = max if self.fewer else min
-        client, fewest = choose(sizes.items(), key=lambda item: item[1])
-        if fewest < self._per_client:
+        client, fewest = min(sizes.items(), key=lambda item: item[1])
+        if fewest < self._per_client and not self.fewer:
             raise ConfigError(
                 f"{asked}client {client} has {fewest} samples, too few for as many clusters; lower "
                 "it or choose fewer clients."
             )
         called = math.ceil(self._participation * len(sizes))
-        if called * self._per_client < self._clusters:
+        behind = self._task.k_anonymity
+        found = sorted(min(size // behind, self._per_client) for size in sizes.values())
+        if sum(found[-called:]) < self._clusters:
             raise ConfigError(
                 f"{asked}{called} clients find fewer than the {self._clusters} clusters that there "
-                "are in all; raise it, or let more clients take part."
+                f"are in all, each of privacy.k_anonymity={behind} samples or more; raise the "
+                "first, lower the second, or let more clients take part."
             )
         return super().init(sizes, seed)

@@ -65,10 +65,11 @@ class KFED(OnFixedEncoder):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Run Algorithm 1, and return the centroids without those of too few samples."""
         points, seed = self._embedded(client, slots), derive_seed(client.seed, "kmeans")
-        own = min(self._per_client, len(points))
+        k_anonymity = self._task.k_anonymity
+        own = max(1, min(self._per_client, len(points) // k_anonymity))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        sizes, k_anonymity = found.assignments.bincount(minlength=own), self._task.k_anonymity
+        sizes = found.assignments.bincount(minlength=own)
         kept = (sizes >= k_anonymity) | (k_anonymity == 1)
         note = ""
         if not bool(kept.all()):

@@ -10,7 +10,7 @@ client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazh
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
 from torch import Tensor
@@ -55,6 +55,8 @@ class Lightning(Method):
 
     class Config(MethodConfig):
         """The module, how long it trains, and what stays with each client."""
+
+        extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         module: str | None = None
         """The module's class, package.module:Class."""

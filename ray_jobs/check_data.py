@@ -98,8 +98,8 @@ def _table(half: str, findings: "Findings") -> Table:
         table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels={findings.tally.lighter}")
     if findings.tally.turned:
         table.add_row("turned", f"{findings.tally.turned:,} were turned by their EXIF orientation")
-    if len(findings.tally.grounds) > 1:
-        table.add_row("transparent", f"{_listed(findings.tally.grounds)}: choose data.background")
+    if findings.tally.grounds:
+        table.add_row("transparent", f"on {_listed(findings.tally.grounds)}: see data.background")
     if findings.tally.plain:
         table.add_row("of one colour", f"{findings.tally.plain:,}: see data.background, levels")
     if findings.bad:

@@ -54,7 +54,9 @@ CHOICES = tuple(name for name in groups()["method"] if name != "lightning")
 
 
 def base(choice: str) -> tuple[str, ...]:
-    """The experiment of this method on digits, or that of a method of the same file."""
+    """This experiment; of a method that on digits, or that of a method of the same file."""
+    if choice not in CHOICES:
+        return (f"experiment={choice}",)
     if f"{choice}_digits" in experiments():
         return (f"experiment={choice}_digits",)
     file = _file(choice)

@@ -8,14 +8,14 @@ from tests.builders.every_method import CHOICES
 
 SYSTEMS = (
     ("fedmcc", "mcc"),
-    ("cfcl", "cfcl_implicit"),
+    ("cfcl", "cfcl_digits_implicit"),
     ("ccfc", "scfc"),
     ("orchestra",),
     ("cpcfl", "ifca"),
     ("concord",),
     tuple(CHOICES),
 )
-"""The methods of each system; the last draws from all, baselines among them."""
+"""The methods, or experiments, of each system; the last draws from all, baselines among them."""
 
 
 @dataclass(frozen=True)

@@ -110,16 +110,35 @@ def test_what_was_left_is_gone_at_the_next_start(place):
     assert not running.path.exists()
 
 
+def test_a_folder_whose_process_ended_before_or_while_it_was_filled_is_removed(place):
+    left = [place / name for name in ("coterie-abcdefgh", "coterie-ijklmnop")]
+    for each in left:
+        each.mkdir()
+    (left[1] / "ray").mkdir()
+    SessionFolder().close()
+    assert all(each.is_dir() for each in left)  # another process may be making them
+    for each in left:
+        os.utime(each, (0, 0))
+    SessionFolder().close()
+    assert not any(each.exists() for each in left)
+
+
 def test_nothing_of_somebody_else_is_removed(place):
     folder = place / "coterie-abcdefgh"
     folder.mkdir()
     (folder / "lock").touch()
+    own = place / "coterie-examples"  # of the user, with a name like Coterie's
+    own.mkdir()
+    (own / "mine.txt").touch()
+    os.utime(own, (0, 0))
     link = place / "coterie-linklink"
     link.symlink_to(folder)
     os.utime(folder, (0, 0))
-    os.chown(folder, NOBODY, NOBODY) if os.getuid() == 0 else (folder / "lock").unlink()
+    if os.getuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
     os.close(SessionFolder()._lock)
-    assert folder.is_dir()
+    assert folder.is_dir() or os.getuid()
+    assert (own / "mine.txt").is_file()
     assert link.is_symlink()
 
 

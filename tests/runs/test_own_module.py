@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from coterie import Federation, compose, load_model
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
+from coterie.jobs import show
 from coterie.jobs.train import main
 from tests.builders.observers import Silent
 from tests.builders.own_module import QUIET, Data, Lit, federated, rows, tensors
@@ -141,6 +142,22 @@ def test_the_same_seed_gives_the_same_bits_and_a_killed_run_too(tmp_path):
     for one, other in ((whole.module, again.module), *_clients(whole, again)):
         for name, value in one.state_dict().items():
             assert torch.equal(other.state_dict()[name], value), name
+
+
+def test_a_run_that_has_ended_takes_more_rounds(tmp_path):
+    keys = {"keep_optimizer": True, "personal": ["head.*"], "holdout": 0.2}
+    whole = federated(tmp_path / "a", rounds=2, **keys)
+    federated(tmp_path / "b", rounds=1, **keys)
+    again = federated(tmp_path / "b", rounds=2, resume=True, **keys)
+    for one, other in ((whole.module, again.module), *_clients(whole, again)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(other.state_dict()[name], value), name
+
+
+def test_its_clusters_are_not_shown(tmp_path, capsys):
+    federated(tmp_path, rounds=1)
+    assert show.main([f"run={tmp_path}"]) == 2
+    assert "the run trained a LightningModule, which load_from" in capsys.readouterr().err
 
 
 def _clients(one, other):

@@ -26,7 +26,7 @@ AWKWARD = {
 ASCII_SHELL = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 TRAIN = (sys.executable, "-m", "coterie.jobs.train")
 SHOWN = [text for text in COMMAND if not text.startswith("tracking.progress")]
-LOGGED = (*SHOWN, "tracking.loggers=[csv,tensorboard]")
+LOGGED = (*SHOWN, "tracking.loggers=[csv,tensorboard,wandb]")
 
 
 def run(arguments, **options):
@@ -66,11 +66,14 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_number_without_a_name_needs_no_home(tmp_path):
     out = tmp_path / "run"
-    arguments = (*SHOWN, "tracking.loggers=[csv,tensorboard,wandb]", f"run_dir={out}")
-    command = [sys.executable, "-c", NAMELESS, *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=900)
+    arguments = (*LOGGED, f"run_dir={out}")
+    command, place = [sys.executable, "-c", NAMELESS, *arguments], tmp_path / "temporary"
+    place.mkdir()
+    env = {**os.environ, "TMPDIR": str(place)}
+    done = subprocess.run(command, env=env, capture_output=True, check=False, timeout=900)
     assert (done.returncode, done.stderr) == (0, b"")
     check_complete(out)
+    assert not [*place.glob("coterie-*")]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])

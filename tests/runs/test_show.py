@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 
 from coterie.commands.compose import compose
 from coterie.jobs import predict, show
+from coterie.models.named_clusters import read_named_clusters
+from coterie.models.saved_model import read_description
 from coterie.run.federation import Federation
 from tests.builders.browser import CHROMIUM, shown
 from tests.builders.runs import SERIAL
@@ -47,7 +49,7 @@ def test_the_page_is_one_private_file_with_each_clusters_pictures(page):
     for cluster in range(10):  # those without a sample have names too
         assert f'id="cluster-{cluster}"' in text
     assert text.count("data:image/webp;base64,") >= 10
-    assert not re.search(r'(?:src|href)="(?!data:)', text)
+    assert not re.search(r'(?:src|href)="(?!data:|#cluster-)', text)
     assert "http" not in text.replace("http-equiv", "")
     assert page.stat().st_mode & 0o077 == 0
 
@@ -133,3 +135,39 @@ def test_names_merges_and_splits_are_in_what_is_saved(page, tmp_path):
     assert saved["names"][f"{split}b"] == "own"
     assert split not in saved["names"]
     assert saved["planes"] == {split: planes[split]}
+
+
+@BROWSER
+def test_a_merge_takes_all_of_both_names_and_keeps_the_one_that_was_given(page, tmp_path):
+    script = """
+      merge("0", "6"); merge("2", "6");
+      input("9").value = "sevens";
+      merge("3", "9");
+      const merged = JSON.parse(saved()).names;
+      separate("2", "6");
+      const told = parts[0].parentElement.nextElementSibling.textContent;
+      return [merged, JSON.parse(saved()).names, told];"""
+    merged, separated, told = shown(page, 1280, tmp_path, script)["said"]
+    assert [merged[part] for part in "0263"] == ["0", "0", "0", "sevens"]
+    assert [separated[part] for part in "026"] == ["0", "0", "6"]
+    assert told == "one with 2"
+
+
+@BROWSER
+def test_the_page_opens_what_it_has_saved_and_predict_takes_any_name(page, finished_run, tmp_path):
+    split = min(constant(page.read_text(), "PLANES"), key=int)
+    script = f"""
+      input("{split}b").value = "pick\\u00a0up\\u200d\\t";
+      boxes.find((b) => b.dataset.split === "{split}").checked = true;
+      const text = saved();
+      fill({{}}, []);
+      const told = ["{{", "[]", '{{"model": 1}}', `{{"model": "${{MODEL}}"}}`, text].map(opened);
+      return [text, told, saved() === text];"""
+    text, told, same = shown(page, 1280, tmp_path, script)["said"]
+    assert [bool(sentence) for sentence in told] == [True, True, True, True, False]
+    assert same
+    (tmp_path / "clusters.json").write_text(text)
+    folder = finished_run.run_dir / "model"
+    description = read_description(folder)
+    found = read_named_clusters(tmp_path / "clusters.json", folder, description)
+    assert "pick up" in found.names

@@ -1,4 +1,4 @@
-"""A site with one sample: methods of sums run, and `faults` decides about the others."""
+"""Clients with one sample: methods of sums run; of a site, `faults` decides about the others."""
 
 import json
 
@@ -28,6 +28,39 @@ def test_one_site_with_one_sample_refuses_no_method_of_sums(tmp_path, data, meth
     arguments = (f"experiment={method}", *keys, *encoder, *SERIAL, f"run_dir={run_dir}")
     assert main([*arguments]) == 0
     assert json.loads((run_dir / "summary.json").read_text())["clients"] == 3
+
+
+def dealt_out(tmp_path, data, method, samples, *more):
+    """Run a method, with a client for each sample by default; return the exit code."""
+    split = ("partition=iid", f"partition.clients={samples}", f"data.limit={samples}")
+    keys = (f"data.path={data}", "encoder=raw", "augmentation=noise", *split, *SERIAL, *more)
+    return main([f"experiment={method}", "data=npz", *keys, f"run_dir={tmp_path / 'run'}"])
+
+
+@pytest.mark.parametrize(
+    ("method", "samples", "more"),
+    [("kmeans", 4, ()), ("kfed", 4, ("privacy.k_anonymity=1",)), ("concord", 24, ())],
+)
+def test_samples_dealt_out_singly_refuse_no_method_of_sums(tmp_path, data, method, samples, more):
+    assert dealt_out(tmp_path, data, method, samples, *more) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["clients"] == samples
+
+
+@pytest.mark.parametrize(
+    ("method", "samples", "told"),
+    [
+        ("concord", 18, "take method=kmeans"),
+        ("prototypes", 18, "take method=kmeans"),
+        ("kfed", 4, "each of privacy.k_anonymity=2 samples or more"),
+    ],
+)
+def test_too_few_samples_are_refused_before_the_run(tmp_path, data, method, samples, told, capsys):
+    assert dealt_out(tmp_path, data, method, samples) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_clients_of_two_samples_send_a_centroid_of_both(tmp_path, data):
+    assert dealt_out(tmp_path, data, "kfed", 8, "partition.clients=4") == 0
 
 
 def test_a_method_that_needs_two_fails_for_that_site_alone(tmp_path, data):

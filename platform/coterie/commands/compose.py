@@ -30,7 +30,7 @@ from coterie.commands.recipes import (
 )
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
-from coterie.config.explain import NAMED, not_among
+from coterie.config.explain import NAMED, not_among, show
 from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
@@ -63,6 +63,11 @@ def compose(*overrides: str) -> RunConfig:
     Raises:
         ConfigError: At the first error, in one sentence.
     """
+    if other := [given for given in overrides if not isinstance(given, str)]:
+        raise ConfigError(
+            f"compose: {show(other[0])}: give each key as a text, such as "
+            'compose("experiment=fedmcc_digits", "seed=1").'
+        )
     return load_config(compose_plain(*overrides))
 
 

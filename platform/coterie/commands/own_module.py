@@ -62,8 +62,8 @@ class OwnRun(TypedDict, total=False):
     """A Lightning logger, or several."""
     trainer: Mapping[str, Any]
     """Arguments of the Trainer on each client."""
-    cluster: Mapping[str, Any]
-    """Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}."""
+    cluster: Mapping[str, Any] | str
+    """Keys of the cluster, such as {"num_actors": 4}, or a choice, such as "serial"."""
     loader_batch_size: int
     """Batch size of a Dataset that comes without a loader; 32 by default."""
     run_dir: str | Path
@@ -94,11 +94,11 @@ class Federation(federation.Federation):
         self,
         config: RunConfig | None = None,
         view: Observer | None = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Any = (),
         **own: Unpack[OwnRun],
     ) -> None:
-        logger = own.get("logger")
-        loggers = logger if isinstance(logger, list | tuple) else [logger] if logger else []
+        loggers, callbacks = _several(own.get("logger") or ()), _several(callbacks)
+        _refuse_classes(own, callbacks)
         _check_loggers(loggers)
         unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
         if unknown:
@@ -109,6 +109,11 @@ class Federation(federation.Federation):
             config = _config_of(own)
             _attach(config, own, callbacks)
             callbacks = [c for c in callbacks if isinstance(c, RunCallback)]
+        elif not isinstance(config, RunConfig):
+            raise ConfigError(
+                f"Federation: {type(config).__name__} is no config; give compose(…), or module=… "
+                "and data=…."
+            )
         elif own.keys() - {"logger"}:
             raise ConfigError("Federation: give either a config, or a module and data.")
         super().__init__(config, view, callbacks, loggers)
@@ -121,8 +126,10 @@ def _config_of(own: OwnRun) -> RunConfig:
     several, alpha = isinstance(own["data"], list | tuple), own.get("alpha")
     default = "by_client" if several else "iid" if alpha is None else "dirichlet"
     choice, every = own.get("partition", default), own.get("every", 1)
-    words = ("experiment=lightning", "data=lightning", f"partition={choice}")
-    plain = compose_plain(*words, *own.get("overrides", ()))
+    words = ["experiment=lightning", "data=lightning", f"partition={choice}"]
+    cluster = own.get("cluster", {})
+    words += [f"cluster={cluster}"] if isinstance(cluster, str) else []
+    plain = compose_plain(*words, *_several(own.get("overrides", ())))
     plain["method"] |= {**_method_keys(own), "validation_every": every}
     plain["data"] |= {"read_labels": choice not in _NEED_NO_LABELS, **_class_of(own["data"])}
     plain["data"] |= _given(own, "loader_batch_size")
@@ -132,11 +139,27 @@ def _config_of(own: OwnRun) -> RunConfig:
     else:
         plain["partition"] |= _given(own, "clients")
     plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
-    plain["cluster"] = {**(plain.get("cluster") or {}), **own.get("cluster", {})}
+    if not isinstance(cluster, str):
+        plain["cluster"] = {**(plain.get("cluster") or {}), **cluster}
     plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
     plain |= _given(own, "seed", "resume", "run_dir")
     _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
     return load_config(plain)
+
+
+def _several(given: Any) -> Sequence[Any]:
+    """Return what may be one or several as several."""
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _refuse_classes(own: OwnRun, callbacks: Sequence[Any]) -> None:
+    """Refuse classes where objects are needed."""
+    objects: dict[str, Any] = {**own, "callbacks": callbacks}
+    for key in ("module", "data", "callbacks", "logger"):
+        for one in _several(objects.get(key)):
+            if isinstance(one, type):
+                name = one.__name__
+                raise ConfigError(f"{key}: {name} is a class; give an object, such as {name}().")
 
 
 def _method_keys(own: OwnRun) -> dict[str, Any]:
@@ -144,7 +167,7 @@ def _method_keys(own: OwnRun) -> dict[str, Any]:
     for name in given.keys() & {"participation", "holdout"}:
         given[name] = float(given[name])
     trainer = {k: v for k, v in own.get("trainer", {}).items() if _is_plain(v)}
-    personal = [*own.get("personal", ())]
+    personal = [*_several(own.get("personal", ()))]
     return {**given, "personal": personal, "trainer": trainer, **_class_of(own["module"])}
 
 

@@ -206,8 +206,9 @@ def _in_quotes(kind: str, text: str) -> bool:
     """Return whether a text that is refused holds a value of the wanted type."""
     if kind == "bool_type":
         return text.lower() in {"true", "false"}
-    number = {"int_type": r"[+-]?\d+", "float_type": r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"}
-    return kind in number and re.fullmatch(number[kind], text.strip(), re.IGNORECASE) is not None
+    whole = r"(0|[1-9]\d*)"
+    number = {"int_type": whole, "float_type": rf"({whole}\.?\d*|\.\d+)(e[+-]?\d+)?"}
+    return kind in number and re.fullmatch("[+-]?" + number[kind], text.strip(), re.I) is not None
 
 
 def _example(kind: str, key: str, fields: Fields) -> str:

@@ -102,12 +102,15 @@ class Method(Protocol):
             parameter element by element, and uses neither outputs nor batch.
         scalable: Whether the loss of each training step reaches a parameter: the gradient scaler of
             `precision=16-mixed` takes no step without.
+        fewest_samples: Samples that a client needs; with fewer the partition is refused, but of
+            clients that the data names, `faults` decides.
         rounds: Number of rounds.
     """
 
     needs_labels: ClassVar[bool] = False
     vmappable: ClassVar[bool] = False
     scalable: ClassVar[bool] = True
+    fewest_samples: ClassVar[int] = 2
     rounds: int
 
     def __init_subclass__(cls, **given: Any) -> None:

@@ -119,8 +119,8 @@ def _free(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(1.0)
             return asking.connect_ex(str(path / SOCKET)) == errno.ECONNREFUSED
-    if {each.name for each in path.iterdir()} == {_RAYS}:  # made again by a Ray that was ending
-        return True
+    if {each.name for each in path.iterdir()} <= {_RAYS}:
+        return True  # its process was killed before it had a lock, or an ending Ray made it again
     lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ from coterie.checkpoints.checkpoint import server_slots
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.clusterer import Prediction
+from coterie.contract.clusterer import Prediction, most_probable
 from coterie.contract.data import DataArrays, SampleBatch
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ from coterie.execution.node_local_data import is_node_local
 from coterie.execution.predictor import join
 from coterie.models.loading import load_model
 from coterie.models.named_clusters import model_digest
-from coterie.models.saved_model import read_description
+from coterie.models.saved_model import model_folder, read_description
 from coterie.models.saved_program import load_program
 from coterie.networks.heads import Centroids
 from coterie.run.cluster_views import (
@@ -76,11 +76,10 @@ class ClusterPage:
         """Write the page, for its owner only.
 
         Raises:
-            ConfigError: If the run has no model, or no clusters.
-            DataError: If its data is missing, or another than the run's.
+            ConfigError: If the run has no clusters.
+            DataError: If it has no model, or its data is missing or another than the run's.
         """
-        if not (self.directory.model / "model.json").is_file():
-            raise ConfigError(f"run={self.directory.path}: it has no model yet; let it end first.")
+        model_folder(self.directory.path)  # raises if it has none
         content = self._of_prototypes() if is_node_local(self.config) else self._of_samples()
         from jinja2 import Environment  # imported only where a page is made
 
@@ -107,6 +106,10 @@ class ClusterPage:
                 "evaluation.clusters=K."
             )
         return found
+
+    @property
+    def _outliers(self) -> bool:
+        return bool(read_description(self.directory.model)["outliers"])
 
     def _of_samples(self) -> dict[str, Any]:
         """Return the page's content where this machine may see the samples."""
@@ -151,7 +154,7 @@ class ClusterPage:
         """Return the server's prototypes, or the model's centroids."""
         found = server_slots(self.directory.checkpoints).get("prototypes", {})
         if {"points", "counts", "members"} <= found.keys():
-            clusters = found["members"].argmax(dim=1)
+            clusters, _ = most_probable(found["members"], self._outliers)
             return prototype_map(found["points"], found["counts"], clusters, self._clusters())
         head = load_model(self.directory.model, self.config.trust).head
         if isinstance(head, Centroids):
@@ -181,7 +184,8 @@ class ClusterPage:
                 "give those with data.path or data.root."
             )
         clusters = table["cluster"].to_numpy().astype(np.int64)
-        return Assigned(rows, clusters, table["confidence"].to_numpy(), self._clusters())
+        confidence = table["confidence"].to_numpy()
+        return Assigned(rows, clusters, confidence, self._clusters(), self._outliers)
 
     def _looked_at(self, data: DataArrays, rows: Rows) -> Prediction:
         """Return the model's prediction for some samples."""

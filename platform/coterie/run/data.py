@@ -94,12 +94,13 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
         raise DataError(f"partition.{error}" if own else str(error)) from error
     _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
+    needed = load_target(target_of(config.method)).fewest_samples
     for client, rows in enumerate(parts):
-        # A site may have one sample, which many methods can use; dealt out, it is a mistake.
-        if len(rows) < 2 and not (len(rows) and _is_of_one_site(data, rows)):
+        # What a site has is all that there is; dealt out, it is a mistake.
+        if len(rows) < needed and not (len(rows) and _is_of_one_site(data, rows)):
             raise DataError(
                 f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs "
-                "2; lower partition.clients, or choose a more even partition."
+                f"{needed}; lower partition.clients, or choose a more even partition."
             )
     return data, parts
 

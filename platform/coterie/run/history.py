@@ -50,14 +50,30 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict
     groups = (g for g in _GROUPS if any(f"{g}/{score}" in columns for score in _SCORES))
     group = next(groups, _GROUPS[0])
     shown = {"loss": "loss", **{score: f"{group}/{score}" for score in _SCORES}}
-    told = dict.fromkeys(name for row in own if row.get("phase") in _MODULES for name in row)
-    shown |= {name: name for name in told if name.partition("/")[0] not in _NOT_OWN}
     stages: dict[str, int] = {}
     for row in own:
         if row.get("scope") == "server":
             stages.setdefault(row["stage"], row["round"])
     curves = {label: _curve(own, name) for label, name in shown.items() if name in columns}
+    curves |= _module_curves(own)
     return {label: curve for label, curve in curves.items() if curve}, stages
+
+
+def _module_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Return what a user's module reported; a name that two phases report is a curve of each."""
+    told = {phase: [row for row in rows if row.get("phase") == phase] for phase in _MODULES}
+    phases: dict[str, list[str]] = {}
+    for phase, own in told.items():
+        for name in dict.fromkeys(name for row in own for name in row):
+            if name.partition("/")[0] not in _NOT_OWN:
+                phases.setdefault(name, []).append(phase)
+    curves = {name: _curve(rows, name) for name, own in phases.items() if len(own) == 1}
+    return curves | {
+        f"{phase}/{name}": _curve(told[phase], name)
+        for name, own in phases.items()
+        if len(own) > 1
+        for phase in own
+    }
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:

@@ -57,8 +57,9 @@ def write_report(
     for name, text in texts.items():
         write_text_atomically(out / name, text)
     done = [record for record in records if record.completed]
+    known = {name for run in done for part in (run.numbers, *run.rows) for name in part}
     for name in metrics:
-        if done and not any(name in record.numbers for record in done):
+        if done and name not in known:
             _log.warning("metrics=[%s]: no run has it; see runs.csv for those that exist.", name)
     figures = _draw(done, out / "figures", metrics, axes, about)
     figures += _side_by_side(done, out / "figures", about)

@@ -3,7 +3,6 @@
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.formatting import display_path
+from coterie.tracking.paths import make_writable
 from coterie.tracking.wandb_key import api_key_known
 
 _log = logging.getLogger(__name__)
@@ -140,11 +140,13 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
-    if home() is None:  # a user without a name; W&B keeps its logs at home
-        os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
+    mode, own = resolve_mode(config), directory / "wandb" / "home"
+    if home() is None:  # a user without a name; W&B reads its settings at home
+        os.environ["HOME"] = str(own)
     import wandb
 
-    mode = resolve_mode(config)
+    if mode != "disabled":
+        _find_room(own)
     settings = wandb.Settings(
         # Silent, and stdout not wrapped: the terminal belongs to the run's own view.
         silent=True,
@@ -166,6 +168,18 @@ def build_wandb_logger(
         resume="allow" if mode != "disabled" else None,
         settings=settings,
     )
+
+
+def _find_room(instead: Path) -> None:
+    """Have W&B keep its logs, and files that wait for upload, here if its own places take none."""
+    from wandb import env
+
+    places = {"WANDB_DATA_DIR": env.get_data_dir(), "WANDB_CACHE_DIR": env.get_cache_dir()}
+    for variable, place in places.items():
+        try:
+            make_writable(variable, Path(place))
+        except ConfigError:
+            os.environ[variable] = str(instead)
 
 
 def resolve_mode(config: WandbConfig) -> Mode:

@@ -135,6 +135,7 @@ RUN_PROBLEMS = [
     ({"seed": 1.0}, "seed=1.0: not a whole number; give one such as seed=0."),
     ({"seed": True}, "seed=true: not a whole number; give one such as seed=0."),
     ({"seed": "3"}, "seed=3: it is a text; give it without quotes."),
+    ({"seed": "07"}, "seed=07: not a whole number; give one such as seed=0."),
     ({"labelled_pool": ".5"}, "labelled_pool=.5: it is a text; give it without quotes."),
     ({"resume": "True"}, "resume=True: it is a text; give it without quotes."),
     ({"resume": "yes"}, "resume=yes: must be true or false."),

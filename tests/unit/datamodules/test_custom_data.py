@@ -134,6 +134,15 @@ def test_minus_one_is_unknown_as_text_too(tmp_path):
     assert load(NPZ, tmp_path / "mine.npz").labels.tolist() == [1, -1, 0]
 
 
+@pytest.mark.parametrize("written", ["nan", "NaN", "<NA>"])
+def test_a_missing_label_that_pandas_made_a_text_is_unknown(tmp_path, written):
+    write_all(tmp_path, ["a.png", "b.png", "c.png"])
+    rows = ["path,kind", "a.png,cat", f"b.png,{written}", "c.png,bat"]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    data = load(Manifest, tmp_path / "list.csv", label_column="kind")
+    assert (data.labels.tolist(), data.classes) == ([1, -1, 0], ("bat", "cat"))
+
+
 @pytest.mark.parametrize("kind", [ClassFolders, ClientFolders])
 def test_a_folder_called_minus_one_is_a_class(tmp_path, kind):
     write_all(tmp_path / "x", ["rome/-1/a.png", "rome/1/b.png"])

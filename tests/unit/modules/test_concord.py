@@ -9,7 +9,7 @@ from scipy.linalg import eigh
 
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import PrototypeClusters, evenness
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError
 from coterie.modules.concord import Concord
 from coterie.modules.exact_sums import discriminant, growth
 from coterie.networks.encoders import ConvNet2
@@ -149,10 +149,10 @@ def test_it_refuses_what_cannot_be_cut() -> None:
     samples, _ = blobs()
     with pytest.raises(ConfigError, match=r"method\.clusters=1: there is nothing to tell apart"):
         on_vectors(Concord.Config(clusters=1), samples, halves(samples))
-    with pytest.raises(RunError, match=r"prototypes stand for method\.minimum samples"):
+    with pytest.raises(ConfigError, match=r"^method\.minimum: 120 samples make 0 prototypes at"):
         on_vectors(Concord.Config(clusters=2, minimum=40, **FEW), samples, halves(samples))
     four = samples[:4]
-    with pytest.raises(ConfigError, match=r"^method\.minimum: 4 samples make 1 prototypes at most"):
+    with pytest.raises(ConfigError, match=r"^method\.minimum: 4 samples make 0 prototypes at most"):
         on_vectors(Concord.Config(clusters=2, **FEW), four, halves(four))
 
 

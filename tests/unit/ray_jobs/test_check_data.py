@@ -65,6 +65,17 @@ def test_data_in_order_gives_zero_and_no_lists(folder, tmp_path):
     assert [path.name for path in out.iterdir()] == ["contact_sheet.png"]
 
 
+def test_icons_are_shown_with_the_ground_that_they_get(tmp_path, capsys):
+    (tmp_path / "icons").mkdir()
+    for number in range(3):
+        icon = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+        icon.putpixel((number, number), (0, 0, 0, 255))
+        icon.save(tmp_path / "icons" / f"{number}.png")
+    data = ("data=image_folder", f"data.path={tmp_path / 'icons'}")
+    assert main([*data, f"out={tmp_path / 'check'}"]) == 0
+    assert "on white: 3: see data.background" in capsys.readouterr().out
+
+
 def test_names_in_the_data_are_no_markup_and_no_escapes(folder, tmp_path, capsys):
     names = ["[/b]", "[red]x", "\x1b[2J\x1b]0;title\x07a", "=cmd|calc"]
     files = sorted(folder.glob("?/*.png"))[:12]

@@ -23,3 +23,11 @@ def test_the_loss_the_scores_and_the_users_own_metrics_are_drawn():
     assert curves_of([]) == ({}, {})
     terms = [{**ROWS[0], "phase": "local training", "entropy": 1.0}]  # of a method's loss
     assert curves_of(terms)[0] == {"loss": [(1, 2.0)]}
+
+
+def test_what_two_phases_report_under_one_name_are_two_curves():
+    validated = {**PLACE, "phase": "validation", "round": 1, "accuracy": 0.3}
+    curves, _ = curves_of([ROWS[0], validated])
+    assert curves["training/accuracy"] == [(1, 0.1)]
+    assert curves["validation/accuracy"] == [(1, 0.3)]
+    assert "accuracy" not in curves

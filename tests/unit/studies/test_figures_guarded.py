@@ -52,3 +52,10 @@ def test_figures_of_representations_stand_side_by_side(tmp_path) -> None:
     assert large == {2, 4, 6, 8, 10}
     _, files = write_report(records[:2], tmp_path / "one")
     assert "tsne.png" not in {path.name for path in files}
+
+
+def test_a_metric_of_rounds_alone_is_drawn_and_not_called_missing(tmp_path, caplog) -> None:
+    with_loss = replace(record("a", 0, "digits"), rows=({"round": 1, "loss": 2.0},))
+    write_report([with_loss], tmp_path, metrics=["loss", "los"])
+    assert (tmp_path / "figures" / "round.png").is_file()
+    assert [text.partition(":")[0] for text in caplog.messages] == ["metrics=[los]"]
