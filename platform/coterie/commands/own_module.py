@@ -111,8 +111,8 @@ class Federation(federation.Federation):
             callbacks = [c for c in callbacks if isinstance(c, RunCallback)]
         elif not isinstance(config, RunConfig):
             raise ConfigError(
-                f"Federation: {type(config).__name__} is no config; give compose(…), or module=… and "
-                "data=…."
+                f"Federation: {type(config).__name__} is no config; give compose(…), or module=… "
+                "and data=…."
             )
         elif own.keys() - {"logger"}:
             raise ConfigError("Federation: give either a config, or a module and data.")
