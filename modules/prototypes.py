@@ -5,6 +5,8 @@ samples and sends, once, those that stand for at least K of them. The server bui
 graph of McInnes et al., "UMAP: Uniform Manifold Approximation and Projection for Dimension
 Reduction" (2018), over the prototypes of all clients and cuts it, as in Ng et al., "On Spectral
 Clustering: Analysis and an algorithm" (2001). A sample takes the cluster of the prototypes near it.
+With `clustering=hdbscan` clusters are where prototypes lie densely, and what lies elsewhere is an
+outlier.
 
 As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all. Under
 `privacy.dp` clients send sums in place of them (`noisy_prototypes`).
@@ -13,12 +15,13 @@ As a set, the prototypes hardly depend on how the samples are split. Concord's d
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
+from coterie.clustering.dense_prototypes import dense_clusters
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import LIMIT, on_lattice
 from coterie.clustering.prototypes import check_enough, cluster_prototypes, sizes
@@ -41,6 +44,7 @@ from coterie.errors import ConfigError
 from coterie.modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
 from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
 from coterie.modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
+from coterie.networks.prototypes import BoundedPrototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
 
 COUNTS, SCATTER = "counts", "scatter"
@@ -61,6 +65,12 @@ class Prototypes(OnEncoder):
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
+        clustering: Literal["cut", "hdbscan"] = "cut"
+        """`cut`: the graph is cut. `hdbscan`: HDBSCAN finds clusters and their number, and samples
+        that belong to none are outliers."""
+        min_cluster_size: Annotated[int, Field(ge=2)] | None = None
+        """The fewest prototypes of a cluster of HDBSCAN's; by default a fiftieth of all, at least
+        5."""
         prototypes: PositiveInt = 500
         """Prototypes of a client; fewer if it has less than twice `minimum` samples for each."""
         minimum: PositiveInt = 3
@@ -70,13 +80,27 @@ class Prototypes(OnEncoder):
         restarts: PositiveInt = 1
         """Restarts of a client's k-means; the best result counts."""
 
+        @model_validator(mode="after")
+        def _check_clustering(self) -> Self:
+            if self.clustering == "hdbscan" and self.clusters is not None:
+                raise ValueError("clusters: HDBSCAN finds their number; leave it out.")
+            if self.clustering == "cut" and self.min_cluster_size is not None:
+                raise ValueError("min_cluster_size: it needs clustering=hdbscan; leave it out.")
+            return self
+
     def __init__(self, config: "Prototypes.Config", task: Task) -> None:
         super().__init__(task)
         self._config, self._minimum = config, max(config.minimum, task.k_anonymity)
-        self._clusters = config.clusters or task.classes or None
+        self._dense = config.clustering == "hdbscan"
+        self._clusters = None if self._dense else config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
         self._noisy: NoisyPrototypes | None = None
+        if task.clip is not None and self._dense:
+            raise ConfigError(
+                "method.clustering=hdbscan: under privacy.dp there are too few prototypes to tell "
+                "dense from sparse; take method.clustering=cut, or leave out privacy.dp."
+            )
         if task.clip is not None:
             self._noisy = NoisyPrototypes(
                 task.clip,
@@ -163,17 +187,24 @@ class Prototypes(OnEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Build the graph of all clients' prototypes, and cut it.
+        """Build the graph of all clients' prototypes, and cut it, or find where they lie densely.
 
         Raises:
             RunError: If there are too few.
         """
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
+        points, counts, scatter = (
+            concatenated(gathered, name) for name in (POINTS, COUNTS, SCATTER)
+        )
+        if self._dense:
+            least = self._config.min_cluster_size
+            dense = dense_clusters(on_lattice(points), counts, scatter, least)
+            return server.advance(phase, {PROTOTYPES: dense})
         found = cluster_prototypes(
-            on_lattice(concatenated(gathered, POINTS)),
-            concatenated(gathered, COUNTS),
-            concatenated(gathered, SCATTER),
+            on_lattice(points),
+            counts,
+            scatter,
             clusters=self._clusters,
             neighbours=self._config.neighbours,
             seed=derive_seed(server.whole("seed"), "cut"),
@@ -192,10 +223,12 @@ class Prototypes(OnEncoder):
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the encoder, with the projection that noise needs, and prototypes if any."""
         model = super().model_for(server, client)
+        model.outliers = self._dense
         project_in(model, server)
         return model
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
         if PROTOTYPES not in server.slots:
             return None
-        return PrototypesHead(**server.slots[PROTOTYPES])
+        head = BoundedPrototypes if self._dense else PrototypesHead
+        return head(**server.slots[PROTOTYPES])

@@ -22,6 +22,8 @@ _FORK = multiprocessing.get_context("fork")
 _SUBREAPER = 36
 _GRACE_S = 30.0
 """Seconds that Ray's processes have to follow their driver, on a machine that is busy."""
+_LOOK_S = 1.0
+"""Seconds between two looks for processes."""
 _YOUNG_S = 10.5
 """A start leaves folders alone that are younger: another process may be making them."""
 
@@ -106,7 +108,7 @@ def _hangs(number: int, frame: object) -> None:
 def _end_processes(ended: Ended) -> Ended:
     """Wait for the processes that are left; those that stay are told, and killed by id."""
     own, began = psutil.Process(), time.monotonic()
-    while alive := _alive(own):
+    while alive := _alive(own) or _alive_later(own):
         if time.monotonic() - began > _GRACE_S:
             told = ", ".join(_line(process) for process in alive)
             for process in alive:
@@ -115,7 +117,7 @@ def _end_processes(ended: Ended) -> Ended:
             psutil.wait_procs(alive, 10)
             return _wrong(ended, f"{len(alive)} processes stay: {told}")
         time.sleep(0.1)
-    return replace(ended, ending=time.monotonic() - began)
+    return replace(ended, ending=time.monotonic() - began - _LOOK_S)
 
 
 def _end_folders(ended: Ended, temporary: Path) -> Ended:
@@ -133,6 +135,12 @@ def _wrong(ended: Ended, why: str) -> Ended:
     """Return it as wrong, for this reason if it has none."""
     told = ended.result if ended.result.startswith("WRONG") else f"WRONG: {why}"
     return replace(ended, result=told, ending=_GRACE_S)
+
+
+def _alive_later(own: psutil.Process) -> list[psutil.Process]:
+    """Look again: a look misses a process whose parent ends while the look goes on."""
+    time.sleep(_LOOK_S)
+    return _alive(own)
 
 
 def _alive(own: psutil.Process) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 import csv
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -56,6 +57,20 @@ def test_every_run_of_concord_stands_on_its_page() -> None:
         if cells[1].isdigit() and re.fullmatch(r"[\d.]+", cells[-1])
     }
     assert found == wanted
+
+
+def test_the_digits_of_every_seed_stand_on_its_page() -> None:
+    own = [row for row in rows() if (row["method"], row["data"]) == ("concord", "digits")]
+    page = (DOCS / "results" / "concord.md").read_text(encoding="utf-8")
+    lines = page.split("## Digits\n")[1].split("\n## ")[0].splitlines()
+    shown = [[cell.strip() for cell in line.strip("|").split("|")[:4]] for line in lines]
+    for row in own:
+        margins = " / ".join(f"{float(row[key]):.3f}" for key in ("cut_margin", "means_margin"))
+        scores = [f"{float(row[key]):.3f}" for key in ("acc", "nmi")]
+        assert [row["seed"], *scores, margins] in shown
+    for name, of in (("mean", fmean), ("worst", min)):
+        scores = [f"{of(float(row[key]) for row in own):.3f}" for key in ("acc", "nmi")]
+        assert [name, *scores, ""] in shown
 
 
 @pytest.mark.parametrize(("title", "data"), SECTIONS.items())

@@ -168,7 +168,6 @@ def test_the_page_opens_what_it_has_saved_and_predict_takes_any_name(page, finis
     assert same
     (tmp_path / "clusters.json").write_text(text)
     folder = finished_run.run_dir / "model"
-    found = read_named_clusters(
-        tmp_path / "clusters.json", folder, 10, read_description(folder)["features"]
-    )
+    description = read_description(folder)
+    found = read_named_clusters(tmp_path / "clusters.json", folder, description)
     assert "pick up" in found.names

@@ -139,9 +139,14 @@ def cluster_prototypes(
         "points": points,
         "counts": counts,
         "members": one_hot(members, number).double(),
-        "temperature": (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST),
+        "temperature": temperature(scatter, counts),
     }
     return PrototypeClusters(tensors, [float(value) for value in found.values[:_SPECTRUM]])
+
+
+def temperature(scatter: Float64[Tensor, "m"], counts: Float64[Tensor, "m"]) -> Float64[Tensor, ""]:
+    """Return the temperature of the prototypes' votes, given their `sizes`."""
+    return (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST)
 
 
 def evenness(found: PrototypeClusters) -> float:

@@ -4,12 +4,15 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.utils._pytree import _register_namedtuple
 
 from coterie.precision import unit_rows
+
+OUTLIER = -1
+"""The cluster of samples that belong to none."""
 
 
 class Prediction(NamedTuple):
@@ -49,6 +52,19 @@ def parameter_dtype(module: nn.Module) -> torch.dtype:
     return next((t.dtype for t in numbers if t.is_floating_point()), torch.float32)
 
 
+def most_probable(
+    probabilities: Float[Tensor, "n k"], outliers: bool
+) -> tuple[Int64[Tensor, "n"], Float[Tensor, "n"]]:
+    """Return each sample's most probable cluster, and its probability.
+
+    Where the last column is that of outliers, their cluster is `OUTLIER`.
+    """
+    confidence, clusters = probabilities.max(dim=1)
+    if outliers:
+        clusters = clusters.masked_fill(clusters == probabilities.shape[1] - 1, OUTLIER)
+    return clusters, confidence
+
+
 class UnitProjection(nn.Module):
     """Unit-length outputs of a projector, for methods that compare samples by cosine similarity."""
 
@@ -69,6 +85,7 @@ class Clusterer(LightningModule):
         head: Maps representations to cluster probabilities; None while there are no clusters.
         classifies: Whether the head's outputs are the data's classes, learned from labels, so that
             scores need no matching.
+        outliers: Whether the head's last output is that of outliers, which belong to no cluster.
         projection: Maps representations to the `Prediction` in which the method compares samples,
             for scores without labels; by default the representations themselves.
     """
@@ -79,6 +96,7 @@ class Clusterer(LightningModule):
         head: nn.Module | None = None,
         *,
         classifies: bool = False,
+        outliers: bool = False,
         projection: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -86,6 +104,7 @@ class Clusterer(LightningModule):
         self.head = head
         self.projection = projection
         self.classifies = classifies
+        self.outliers = outliers
 
     def forward(self, samples: Shaped[Tensor, "n ..."]) -> Prediction:
         """Embed and assign samples, uint8 or float."""

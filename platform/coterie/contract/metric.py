@@ -31,6 +31,6 @@ class Metric(ABC):
 
         Args:
             embedding: Representations of the training samples.
-            assignments: Their clusters; None where the model has none.
+            assignments: Their clusters, −1 for outliers; None where the model has none.
             labels: Their classes, −1 where unknown.
         """

@@ -10,7 +10,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import on_lattice
 from coterie.clustering.prototypes import cluster_prototypes, sizes
 from coterie.config.schema import Clustering
-from coterie.contract.clusterer import Prediction
+from coterie.contract.clusterer import Prediction, most_probable
 from coterie.networks.heads import Centroids
 from coterie.networks.prototypes import UnitPrototypes
 
@@ -21,7 +21,12 @@ _PROTOTYPES, _FEWEST, _NEIGHBOURS = 2000, 12, 15
 
 
 def assign_clusters(
-    prediction: Prediction, clusters: int, seed: int, clustering: Clustering = "kmeans"
+    prediction: Prediction,
+    clusters: int,
+    seed: int,
+    clustering: Clustering = "kmeans",
+    *,
+    outliers: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], nn.Module | None]:
     """Assign each sample to its most probable cluster; a model without a head is given one.
 
@@ -30,9 +35,10 @@ def assign_clusters(
         clusters: Number of clusters, if there is no head.
         seed: Seed of k-means.
         clustering: How clusters are found if there is no head.
+        outliers: Whether the head's last cluster is that of outliers, see `Clusterer`.
 
     Returns:
-        Clusters (n,), their probabilities (n,), and the head that was found, if it was.
+        Clusters (n,), -1 for outliers, their probabilities (n,), and the head, if one was found.
     """
     found, head = prediction.probabilities, None
     if found is None:
@@ -42,8 +48,8 @@ def assign_clusters(
         find = _centroids if clustering == "kmeans" or few else _prototypes
         head = find(embedding, clusters, seed)
         found = torch.cat([head(block) for block in torch.split(embedding, _ROWS)])
-    confidence, assigned = found.max(dim=1)
-    return assigned.numpy(), confidence.float().numpy(), head
+    own, confidence = most_probable(found, outliers and head is None)
+    return own.numpy(), confidence.float().numpy(), head
 
 
 def _centroids(embedding: Tensor, clusters: int, seed: int) -> nn.Module:

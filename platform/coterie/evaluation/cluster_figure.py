@@ -33,7 +33,7 @@ class Clustered:
 
     Attributes:
         embedding: Representations (n, d).
-        assignments: Clusters (n,), counted from 0.
+        assignments: Clusters (n,), counted from 0; -1 for outliers.
         confidence: Probabilities (n,) of these clusters.
     """
 
@@ -74,7 +74,8 @@ def _draw_rows(figure: Figure, found: Clustered, drawn: Sequence[int], seed: int
         bar.set_xlim(0, largest)
         bar.set_ylim(-1.6, 0.6)
         sure = float(found.confidence[members].mean())
-        bar.text(0, -0.55, f"{cluster}: {len(members):,}, sure {sure:.2f}", fontsize=8, va="top")
+        name = "outliers" if cluster < 0 else cluster
+        bar.text(0, -0.55, f"{name}: {len(members):,}, sure {sure:.2f}", fontsize=8, va="top")
         bar.axis("off")
         for axes in row[1:]:
             axes.axis("off")
@@ -133,7 +134,7 @@ def _draw_silhouette(axes: Axes, found: Clustered, seed: int) -> None:
             with threadpool_limits(1):
                 scores[number] = silhouette_score(points.numpy(), labels)
     axes.plot(list(scores), list(scores.values()), color=COLOURS[0], marker="o", markersize=4)
-    own = len(np.unique(found.assignments))
+    own = len(np.unique(found.assignments[found.assignments >= 0]))
     near = own < 2 * _NUMBERS.stop  # a line far away would leave no room for the curve
     if near:
         axes.axvline(own, color=COLOURS[2], linestyle=":", linewidth=1)

@@ -9,6 +9,7 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from coterie.clustering.contingency import contingency
+from coterie.contract.clusterer import OUTLIER
 from coterie.errors import DataError
 from coterie.evaluation.canvas import Axes, blank, drawn, label, save, style
 from coterie.evaluation.matching import match
@@ -48,7 +49,7 @@ def embedding_figure(
     Args:
         embeddings: Vectors (n, d).
         labels: Classes (n,), indices into `class_names`, or None.
-        assignments: Clusters (n,), or None.
+        assignments: Clusters (n,), -1 for outliers, or None.
         class_names: The names of the classes; unused without labels.
         path: Where to write the PNG; folders are made as needed.
         seed: Of the sample and of t-SNE.
@@ -89,7 +90,7 @@ def _check_embedding(
             raise DataError(
                 f"{len(values)} {name} for {len(vectors)} embeddings: give one for each."
             )
-    if assignments is not None and int(np.min(assignments)) < 0:
+    if assignments is not None and int(np.min(assignments)) < OUTLIER:
         raise DataError(f"cluster {np.min(assignments)}: clusters are counted from 0.")
     if labels is not None and int(np.max(labels)) >= names:
         raise DataError(f"label {np.max(labels)} and {names} class names: name every class.")
@@ -144,7 +145,9 @@ def _groups(
         names = list(class_names)
         panels.append(("true class", labels.astype(np.int64), names, list(range(classes))))
     if assignments is not None:
-        clusters = int(assignments.max()) + 1
+        clusters, away = int(assignments.max()) + 1, assignments < 0
+        assignments = np.where(away, clusters, assignments)
+        clusters += int(away.any())
         if labels is not None:
             matched = match(contingency(assignments, labels, clusters, classes))
         # A cluster without a class gets a style that no class has.
@@ -154,6 +157,7 @@ def _groups(
             f"{row} ({class_names[matched[row]]})" if row in matched else str(row)
             for row in range(clusters)
         ]
+        names[-1] = "outliers" if away.any() else names[-1]
         panels.append(("cluster", assignments.astype(np.int64), names, styles))
     return panels
 

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from coterie.clustering.contingency import contingency
 from coterie.config.schema import EvaluationConfig
-from coterie.contract.clusterer import Prediction
+from coterie.contract.clusterer import Prediction, most_probable
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.metric import Metric
 from coterie.contract.phase import ServerState
@@ -42,6 +43,7 @@ class Evaluator(Scorer):
         data: The data set with its labels, which are used nowhere else.
         clusters: Clusters of k-means if the model has no head; 0 for no clustering.
         classifies: Whether the model predicts the data's classes, and is scored as a classifier.
+        outliers: Whether the model's last cluster is that of outliers, see `Clusterer`.
         unsupervised: Evaluator of the metrics without labels, if the config asks for it.
         local: Evaluator on the clients' own test sets, if the config asks for it.
         parts: Each client's rows, if the classes that clients have are to be counted.
@@ -53,6 +55,7 @@ class Evaluator(Scorer):
     clusters: int
     seed: int
     classifies: bool = False
+    outliers: bool = False
     unsupervised: UnsupervisedEvaluator | None = None
     local: LocalTestEvaluator | None = None
     own: tuple[Metric, ...] = ()
@@ -110,10 +113,14 @@ class Evaluator(Scorer):
         prediction = self._predict(server, "train", rows)
         if prediction.probabilities is None and len(rows) < self.clusters:
             return {}
-        assignments, _, _ = assign_clusters(
-            prediction, self.clusters, self._seed, self.config.clustering
-        )
+        assignments, _, _ = self._assign(prediction)
         return self._scores(assignments, self._labels[rows])
+
+    def _assign(
+        self, prediction: Prediction
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], nn.Module | None]:
+        how = self.config.clustering
+        return assign_clusters(prediction, self.clusters, self._seed, how, outliers=self.outliers)
 
     def final(self, server: ServerState) -> Evaluation:
         """Evaluate all that the config asks for, on all samples."""
@@ -122,9 +129,10 @@ class Evaluator(Scorer):
         metrics: dict[str, Mapping[str, float]] = {}
         if self.classifies and self.labelled:
             metrics["train"] = self._class_scores(prediction, self._labels)
-        elif self.clusters:
-            found = assign_clusters(prediction, self.clusters, self._seed, self.config.clustering)
-            assignments, confidence, head = found
+        elif self.clusters or prediction.probabilities is not None:
+            assignments, confidence, head = self._assign(prediction)
+        if assignments is not None and self.outliers:
+            metrics["outliers"] = {"share": float((assignments < 0).mean())}
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
@@ -192,7 +200,7 @@ class Evaluator(Scorer):
             if self.classifies:
                 metrics["test"] = self._class_scores(test, test_labels)
             elif test.probabilities is not None:
-                found = test.probabilities.argmax(dim=1).numpy()
+                found = most_probable(test.probabilities, self.outliers)[0].numpy()
                 metrics["clustering_test"] = self._scores(found, test_labels)
             features = train.embedding[fit], test.embedding[held]
             targets = labels[fit], test_labels[held]
@@ -224,11 +232,15 @@ class Evaluator(Scorer):
     def _table(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return counts (clusters, classes) of the samples of known class."""
+        """Return counts (clusters, classes) of the samples of known class.
+
+        Outliers are one cluster more.
+        """
         known = labels >= 0
         clusters = max(int(assignments.max()) + 1, self.clusters)
         classes = len(self.data.classes)
-        return contingency(assignments[known], labels[known], clusters, classes)
+        own = np.where(assignments < 0, clusters, assignments)
+        return contingency(own[known], labels[known], clusters + self.outliers, classes)
 
     def _class_scores(self, prediction: Prediction, labels: NDArray[np.int64]) -> dict[str, float]:
         """Return classification metrics on the samples of known class."""

@@ -25,6 +25,7 @@ class NodeLocalEvaluator(Scorer):
 
     Attributes:
         classifies: Whether the model's head predicts classes; the metric then is the accuracy.
+        outliers: Whether the model's last cluster is that of outliers, see `Clusterer`.
         sent: Bytes of models sent down and of tables sent up so far.
         missed: Clients that could not be reached so far.
     """
@@ -33,6 +34,7 @@ class NodeLocalEvaluator(Scorer):
     backend: Backend
     clients: int
     classifies: bool = False
+    outliers: bool = False
     sent: int = 0
     missed: tuple[int, ...] = ()
 
@@ -43,15 +45,19 @@ class NodeLocalEvaluator(Scorer):
 
     def quick(self, server: ServerState) -> dict[str, float]:
         """Return "acc", "nmi", "ari" and "kappa" on all clients' data; {} without any."""
-        return self._scores(self._tables(server).get("train"))
+        return self._scores(sum_tables(self._tallies(server)).get("train"))
 
     def final(self, server: ServerState) -> Evaluation:
         """Return metrics on the training samples and, if clients have any, the test samples."""
-        tables = self._tables(server)
+        tallies = self._tallies(server)
+        tables = sum_tables(tallies)
         groups = {self.group: "train", "test" if self.classifies else "clustering_test": "test"}
-        metrics: Mapping[str, Mapping[str, float]] = {
+        metrics: dict[str, Mapping[str, float]] = {
             group: self._scores(tables[split]) for group, split in groups.items() if split in tables
         }
+        if self.outliers and tallies:
+            sizes = np.sum([tally.sizes["train"] for tally in tallies], axis=0)
+            metrics["outliers"] = {"share": float(sizes[-1] / sizes.sum())}
         return Evaluation(
             metrics=metrics,
             embedding=torch.empty(0, 0),
@@ -67,13 +73,13 @@ class NodeLocalEvaluator(Scorer):
             return {"acc": float(np.trace(table) / table.sum())}
         return asdict(ClusteringScores.from_table(table))
 
-    def _tables(self, server: ServerState) -> dict[str, Table]:
-        """Return the sums of the reachable clients' tables, by split."""
+    def _tallies(self, server: ServerState) -> list[Tally]:
+        """Return the reachable clients' counts."""
         told = self.backend.tally(server, range(self.clients))
         model = sum(slot.nbytes for slot in pack_server(server).slots.values())
         self.missed += tuple(client for client, tally in enumerate(told) if tally is None)
         self.sent += sum(model + tally.nbytes for tally in told if tally is not None)
-        return sum_tables([tally for tally in told if tally is not None])
+        return [tally for tally in told if tally is not None]
 
 
 def sum_tables(tallies: Sequence[Tally]) -> dict[str, Table]:

@@ -22,10 +22,11 @@ class Evaluation:
     """The final evaluation of a run.
 
     Attributes:
-        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn";
-            for a classifier "train" and "test" instead of the first three.
+        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn",
+            "outliers"; for a classifier "train" and "test" instead of the first three.
         embedding: Representations of the training samples (n, features).
-        assignments: Their clusters (n,), or None if the model has none and k-means was not run.
+        assignments: Their clusters (n,), -1 for outliers; None if the model has none and k-means
+            was not run.
         confidence: Probability of the assigned cluster (n,).
         head: What assigned the clusters, if the model has no head of its own.
         table: Contingency table (clusters, classes), or None without labels.

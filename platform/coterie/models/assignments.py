@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from coterie.contract.clusterer import most_probable
 from coterie.errors import ConfigError
 from coterie.execution.batch_predictor import Predicted
 from coterie.tracking.atomic import temporary_name
@@ -31,6 +32,7 @@ class AssignmentsFile:
         clustered: Whether to write cluster and confidence.
         features: The embedding's width, or None to leave the embedding out.
         cluster_names: Names of the clusters, if they have any.
+        outliers: Whether the last of the probabilities is that of outliers, whose cluster is -1.
 
     Raises:
         ConfigError: If the file exists, cannot be written, or cannot hold what it is to hold.
@@ -44,6 +46,7 @@ class AssignmentsFile:
         clustered: bool,
         features: int | None,
         cluster_names: Sequence[str] = (),
+        outliers: bool = False,
     ) -> None:
         fields = [("sample", pa.int64())]
         fields += [("name", pa.string())] if named else []
@@ -53,7 +56,7 @@ class AssignmentsFile:
         fields += [("embedding", pa.list_(pa.float32(), features))] if features else []
         self._schema = pa.schema(fields)
         self._path, self._features, self._cluster_names = path, features, cluster_names
-        self._temporary = temporary_name(path)
+        self._outliers, self._temporary = outliers, temporary_name(path)
         self._held: list[Any] = []
         self.rows = 0
         check_output(path, embedding=features is not None)
@@ -94,7 +97,7 @@ class AssignmentsFile:
         if "name" in self._schema.names:
             columns["name"] = batch.names
         if prediction.probabilities is not None and "cluster" in self._schema.names:
-            confidence, cluster = prediction.probabilities.max(dim=1)
+            cluster, confidence = most_probable(prediction.probabilities, self._outliers)
             columns["cluster"] = cluster.int().numpy()
             columns["confidence"] = confidence.float().numpy()
             if self._cluster_names:

@@ -1,11 +1,13 @@
 """Clusters that the data's owner has named, merged and split on the page of `coterie show`.
 
 Parts of the same name are one cluster. A part is a cluster of the model, such as "3", or one of its
-halves, "3a" and "3b", on either side of a plane in the space of representations.
+halves, "3a" and "3b", on either side of a plane in the space of representations. That of a model's
+outliers is "-1".
 """
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from coterie.config.plain_files import read_json
-from coterie.contract.clusterer import Prediction
+from coterie.contract.clusterer import OUTLIER, Prediction
 from coterie.errors import ConfigError, described
 from coterie.models.saved_model import WEIGHTS
 
@@ -56,13 +58,15 @@ class NamedClusters:
     """The names of a model's clusters and of their halves.
 
     Attributes:
-        names: The names, each once, in the order of their first parts.
+        names: The names, each once, in the order of their first parts, outliers last.
         parts: Part to the place of its name.
+        outliers: Whether the last name is that of outliers alone.
     """
 
     names: tuple[str, ...]
     parts: dict[str, int]
     planes: dict[int, Plane]
+    outliers: bool = False
 
     def of(self, prediction: Prediction) -> Prediction:
         """Return the prediction with each name's probability, which is the sum over its parts."""
@@ -71,7 +75,7 @@ class NamedClusters:
         probabilities = found.new_zeros(len(found), len(self.names))
         for part, name in self.parts.items():
             cluster, side = _place(part)
-            own = found[:, cluster]
+            own = found[:, cluster]  # that of outliers is the last
             if side is not None:
                 plane = self.planes[cluster]
                 beyond = prediction.embedding.double() @ plane.direction > plane.threshold
@@ -86,16 +90,13 @@ def model_digest(folder: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_named_clusters(
-    path: Path, folder: Path, clusters: int | None, features: int
-) -> NamedClusters:
+def read_named_clusters(path: Path, folder: Path, description: Mapping[str, Any]) -> NamedClusters:
     """Read a file that the page of `coterie show` saved.
 
     Args:
         path: The file.
         folder: The saved model that it is for.
-        clusters: The model's number of clusters; None if it has none.
-        features: The width of its representations.
+        description: The model's, see `read_description`.
 
     Raises:
         ConfigError: If it cannot be read, is for another model, or does not name each of the
@@ -104,17 +105,21 @@ def read_named_clusters(
     try:
         found = _FILE.validate_python(read_json(path, _BYTES), strict=True)
         _check_model(found["model"], folder)
-        planes = {int(key): _plane(plane, features) for key, plane in found["planes"].items()}
-        _check_parts(found["names"], clusters or 0, planes)
+        width, own = description["features"], [*range(description["clusters"] or 0)]
+        own += [OUTLIER] if description["outliers"] else []
+        planes = {int(key): _plane(plane, width) for key, plane in found["planes"].items()}
+        _check_parts(found["names"], own, planes)
     except ValidationError as error:
         first = error.errors()[0]
         raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     except (OSError, ValueError) as error:
         raise _refused(path, described(error)) from error
-    ordered = sorted(found["names"].items(), key=lambda item: _place(item[0])[0])
+    ordered = sorted(found["names"].items(), key=lambda item: _order(item[0]))
     names = tuple(dict.fromkeys(name.strip() for _, name in ordered))
     parts = {part: names.index(name.strip()) for part, name in ordered}
-    return NamedClusters(names, parts, planes)
+    outliers = parts.get(str(OUTLIER), -1)
+    alone = outliers == len(names) - 1 and [*parts.values()].count(outliers) == 1
+    return NamedClusters(names, parts, planes, alone)
 
 
 def _place(part: str) -> tuple[int, int | None]:
@@ -124,16 +129,21 @@ def _place(part: str) -> tuple[int, int | None]:
     return int(part), None
 
 
+def _order(part: str) -> tuple[bool, int]:
+    cluster, _ = _place(part)
+    return cluster == OUTLIER, cluster
+
+
 def _check_model(digest: str, folder: Path) -> None:
     if digest != model_digest(folder):
         raise ValueError(f"it is for another model than {folder}")
 
 
-def _check_parts(names: dict[str, Any], clusters: int, planes: dict[int, Plane]) -> None:
+def _check_parts(names: dict[str, Any], clusters: list[int], planes: dict[int, Plane]) -> None:
     """Raise a ValueError unless the parts cover all clusters, and all have names."""
     halves = {f"{cluster}{side}" for cluster in planes for side in SIDES}
     split = {part[:-1] for part in halves & names.keys()}
-    wanted = {str(cluster) for cluster in range(clusters)} - split
+    wanted = {str(cluster) for cluster in clusters} - split
     wanted |= {part + side for part in split for side in SIDES}
     if other := sorted(wanted ^ names.keys()):
         raise ValueError(

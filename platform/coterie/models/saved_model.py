@@ -54,6 +54,7 @@ class _Description(TypedDict):
     dtype: str
     features: PositiveInt
     clusters: PositiveInt | None
+    outliers: bool
     head: Literal["method", "centroids", "prototypes"] | None
     classes: list[str]
     server: _Server
@@ -93,8 +94,9 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     """Return the content of `model.json`.
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
-    training. "head" is "method", "centroids" or "prototypes" (found in the final representations,
-    where the method itself does not cluster) or null.
+    training. "outliers" tells whether the output has one column more than "clusters", for samples
+    that belong to none. "head" is "method", "centroids" or "prototypes" (found in the final
+    representations, where the method itself does not cluster) or null.
     """
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
@@ -110,7 +112,8 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "input": {"shape": list(data.shape), "dtype": data.samples.dtype.name, "mode": mode},
         "dtype": str(parameter_dtype(model)).removeprefix("torch."),
         "features": given.embedding.shape[1],
-        "clusters": None if found is None else found.shape[1],
+        "clusters": None if found is None else found.shape[1] - model.outliers,
+        "outliers": model.outliers,
         "head": None if model.head is None else kind,
         "prototypes": len(model.head.points) if isinstance(model.head, UnitPrototypes) else None,
         "classes": list(data.classes),

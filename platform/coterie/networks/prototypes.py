@@ -69,10 +69,51 @@ class Prototypes(nn.Module):
 
     def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
         """Map representations to probabilities, in float32."""
+        return self._votes(self._away(representations)).float()
+
+    def _away(self, representations: Float[Tensor, "n c"]) -> Float64[Tensor, "n m"]:
+        """Return squared distances to the prototypes."""
         wide, points = representations.double(), off_lattice(self.points)
-        away = wide.square().sum(1, keepdim=True) - 2 * wide @ points.T + points.square().sum(1)
-        shares = (self.masses - away / self.temperature).softmax(dim=1)
-        return (shares @ self.members).float()
+        return wide.square().sum(1, keepdim=True) - 2 * wide @ points.T + points.square().sum(1)
+
+    def _votes(self, away: Float64[Tensor, "n m"]) -> Float64[Tensor, "n k"]:
+        return (self.masses - away / self.temperature).softmax(dim=1) @ self.members
+
+
+class BoundedPrototypes(Prototypes):
+    """Assignment by prototypes to k clusters and, as the last, to the outliers.
+
+    A sample beyond the reach of its nearest prototype is an outlier, for certain.
+
+    Args:
+        points: Prototypes, on the lattice.
+        counts: Samples that each stands for.
+        members: The cluster of each, one-hot; k for those that stand for outliers.
+        temperature: As of `Prototypes`.
+        reach: The squared distance to each up to which samples may be of its cluster.
+    """
+
+    reach: Tensor
+
+    def __init__(
+        self,
+        points: Int[Tensor, "m c"],
+        counts: Float64[Tensor, "m"],
+        members: Float64[Tensor, "m k+1"],
+        temperature: Float64[Tensor, ""],
+        reach: Float64[Tensor, "m"],
+    ) -> None:
+        super().__init__(points, counts, members, temperature)
+        self.register_buffer("reach", reach)
+
+    def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k+1"]:
+        """Map representations to probabilities, in float32."""
+        away = self._away(representations)
+        least, nearest = away.min(dim=1, keepdim=True)
+        votes = self._votes(away)
+        outlier = torch.zeros_like(votes[:1])
+        outlier[:, -1] = 1.0
+        return torch.where(least > self.reach[nearest], outlier, votes).float()
 
 
 class UnitPrototypes(Prototypes):

@@ -20,7 +20,7 @@ from coterie.checkpoints.checkpoint import server_slots
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.clusterer import Prediction
+from coterie.contract.clusterer import Prediction, most_probable
 from coterie.contract.data import DataArrays, SampleBatch
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
@@ -107,6 +107,10 @@ class ClusterPage:
             )
         return found
 
+    @property
+    def _outliers(self) -> bool:
+        return bool(read_description(self.directory.model)["outliers"])
+
     def _of_samples(self) -> dict[str, Any]:
         """Return the page's content where this machine may see the samples."""
         data: DataArrays = load_target(target_of(self.config.data))(self.config.data).arrays()
@@ -150,7 +154,7 @@ class ClusterPage:
         """Return the server's prototypes, or the model's centroids."""
         found = server_slots(self.directory.checkpoints).get("prototypes", {})
         if {"points", "counts", "members"} <= found.keys():
-            clusters = found["members"].argmax(dim=1)
+            clusters, _ = most_probable(found["members"], self._outliers)
             return prototype_map(found["points"], found["counts"], clusters, self._clusters())
         head = load_model(self.directory.model, self.config.trust).head
         if isinstance(head, Centroids):
@@ -180,7 +184,8 @@ class ClusterPage:
                 "give those with data.path or data.root."
             )
         clusters = table["cluster"].to_numpy().astype(np.int64)
-        return Assigned(rows, clusters, table["confidence"].to_numpy(), self._clusters())
+        confidence = table["confidence"].to_numpy()
+        return Assigned(rows, clusters, confidence, self._clusters(), self._outliers)
 
     def _looked_at(self, data: DataArrays, rows: Rows) -> Prediction:
         """Return the model's prediction for some samples."""

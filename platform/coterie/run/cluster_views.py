@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
+from coterie.contract.clusterer import OUTLIER
 
 Rows = NDArray[np.int64]
 _BETWEEN = 8
@@ -49,10 +50,10 @@ class Half:
 
 @dataclass
 class ClusterView:
-    """A cluster.
+    """A cluster, or the outliers.
 
     Attributes:
-        key: Its number, as text.
+        key: Its number, as text; "-1" for outliers.
         sure: Their mean confidence.
         certain: The samples of the largest confidence.
         uncertain: Those of the smallest.
@@ -93,16 +94,18 @@ class Assigned:
         clusters: The cluster of each.
         confidence: Its probability.
         number: Number of clusters k, of which some may have no sample.
+        outliers: Whether samples may belong to none, and then have the cluster -1.
     """
 
     rows: Rows
     clusters: Rows
     confidence: NDArray[np.float32]
     number: int
+    outliers: bool = False
 
     def members(self) -> Iterator[tuple[int, Rows]]:
-        """Return the places of each cluster's samples, the most certain first."""
-        for cluster in range(self.number):
+        """Return the places of each cluster's samples, the most certain first; outliers last."""
+        for cluster in (*range(self.number), *([OUTLIER] if self.outliers else ())):
             own = np.flatnonzero(self.clusters == cluster)
             yield cluster, own[np.argsort(-self.confidence[own], kind="stable")]
 
@@ -133,11 +136,13 @@ def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
 
 
 def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[Touching]:
-    """Return the pairs of clusters that touch most.
+    """Return the pairs of clusters that touch most, outliers aside.
 
-    `probabilities` are those of the samples at `places`, (m, k).
+    `probabilities` are those of the samples at `places`, (m, k) or, with outliers, (m, k + 1).
     """
-    own, found = assigned.clusters[places], probabilities.double().numpy()
+    places, probabilities = _inside(assigned, places, probabilities)
+    own = assigned.clusters[places]
+    found = probabilities[:, : assigned.number].double().numpy()
     pairs = []
     for a, b, share in _touching(own, found, np.ones(len(own))):
         near = np.flatnonzero((own == a) | (own == b))
@@ -145,6 +150,12 @@ def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[To
         rows = assigned.rows[places[near[np.argsort(-between, kind="stable")[:_BETWEEN]]]]
         pairs.append(Touching(str(a), str(b), share, rows))
     return pairs
+
+
+def _inside(assigned: Assigned, places: Rows, values: Tensor) -> tuple[Rows, Tensor]:
+    """Leave out the outliers of these places, and their values."""
+    kept = assigned.clusters[places] != OUTLIER
+    return places[kept], values[torch.from_numpy(kept)]
 
 
 def _touching(
@@ -171,10 +182,11 @@ def _touching(
 def add_halves(
     views: Iterable[ClusterView], assigned: Assigned, places: Rows, embedding: Tensor, seed: int
 ) -> None:
-    """Split each cluster by 2-means of the sampled representations.
+    """Split each cluster by 2-means of the sampled representations; not the outliers.
 
     `embedding` has the representations (m, d) of the samples at `places`.
     """
+    places, embedding = _inside(assigned, places, embedding)
     for view in views:
         near = np.flatnonzero(assigned.clusters[places] == int(view.key))
         points = embedding[torch.from_numpy(near)].float()
@@ -205,7 +217,7 @@ class PrototypeMap:
     Attributes:
         places: (m, 2) in [0, 1], the two leading principal components.
         radii: (m,), the roots of their shares of the samples, 1 for the largest.
-        clusters: The cluster of each, (m,).
+        clusters: The cluster of each, (m,); -1 for outliers.
         sizes: Cluster to its number of samples and of prototypes.
         pairs: The pairs of clusters that touch, by their prototypes' nearest neighbours.
     """
@@ -223,7 +235,7 @@ def prototype_map(points: Tensor, counts: Tensor, clusters: Tensor, number: int)
     Args:
         points: (m, d).
         counts: Samples that each stands for, (m,).
-        clusters: The cluster of each, (m,).
+        clusters: The cluster of each, (m,); -1 for outliers.
         number: Number of clusters.
     """
     values, masses, own = points.double().numpy(), counts.double().numpy(), clusters.numpy()
@@ -233,14 +245,17 @@ def prototype_map(points: Tensor, counts: Tensor, clusters: Tensor, number: int)
     plane[:, : min(2, len(axes))] = centred @ axes[:2].T
     low, wide = plane.min(axis=0), max(np.ptp(plane, axis=0).max(), 1e-12)
     near = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf).argmin(dim=1)
-    found = _touching(own, np.eye(number)[own[near.numpy()]], masses)
-    sizes = np.bincount(own, weights=masses, minlength=number)
-    none, many = np.empty(0, np.int64), np.bincount(own, minlength=number)
+    inside, beside = own >= 0, np.eye(number + 1)[own[near.numpy()], :number]
+    found = _touching(own[inside], beside[inside], masses[inside])
+    sizes = np.bincount(own[inside], weights=masses[inside], minlength=number)
+    none, many = np.empty(0, np.int64), np.bincount(own[inside], minlength=number)
+    outside = {str(OUTLIER): (round(masses[~inside].sum()), int((~inside).sum()))}
     return PrototypeMap(
         places=(plane - low) / wide,
         radii=np.sqrt(masses / masses.max()),
         clusters=own,
-        sizes={str(k): (round(sizes[k]), int(many[k])) for k in range(number)},
+        sizes={str(k): (round(sizes[k]), int(many[k])) for k in range(number)}
+        | ({} if inside.all() else outside),
         # A single prototype has none but others as neighbours.
         pairs=[Touching(str(a), str(b), share, none) for a, b, share in found if many.max() > 1],
     )

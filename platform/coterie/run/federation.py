@@ -248,10 +248,14 @@ class Federation:
                 "Module or data is an object, so only the program that made it can resume this "
                 "run, with resume=True."
             )
-        if not labels and not own and not cluster_number(self._config, len(data.classes)):
+        # A method with a key of its own finds their number, or has refused.
+        unknown = cluster_key(self._config) == "evaluation.clusters" and not cluster_number(
+            self._config, len(data.classes)
+        )
+        if not labels and not own and unknown:
             self._view.note(
                 "There will be no clusters, since the data has no classes to count; set "
-                f"{cluster_key(self._config)} to have some."
+                "evaluation.clusters to have some."
             )
         if workload.node_local_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)

@@ -59,7 +59,7 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict
     return {label: curve for label, curve in curves.items() if curve}, stages
 
 
-def _module_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+def _module_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return what a user's module reported; a name that two phases report is a curve of each."""
     told = {phase: [row for row in rows if row.get("phase") == phase] for phase in _MODULES}
     phases: dict[str, list[str]] = {}

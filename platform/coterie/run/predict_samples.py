@@ -62,8 +62,7 @@ def predict_samples(
     described = read_description(model_folder(model))
     owned = None
     if clusters is not None:
-        sizes = described["clusters"], described["features"]
-        owned = read_named_clusters(clusters, model_folder(model), *sizes)
+        owned = read_named_clusters(clusters, model_folder(model), described)
     # The program needs none of the classes that the run's config names.
     clusterer = load_program(model_folder(model)) or load_model(model, trust)
     file = AssignmentsFile(
@@ -72,6 +71,7 @@ def predict_samples(
         clustered=described["clusters"] is not None,
         features=described["features"] if embedding else None,
         cluster_names=() if owned is None else owned.names,
+        outliers=described["outliers"] if owned is None else owned.outliers,
     )
     with file, Interrupts() as interrupts:
 

@@ -155,19 +155,27 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
     if workload.node_local_classes is None:
         return evaluator
     clients = len(workload.parts)
-    return NodeLocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
+    return NodeLocalEvaluator(
+        config=config.evaluation,
+        backend=backend,
+        clients=clients,
+        classifies=evaluator.classifies,
+        outliers=evaluator.outliers,
+    )
 
 
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
     """Build the evaluator of data that the driver holds."""
     unsupervised = make_unsupervised_evaluator(config, assembly, backend)
+    model = assembly.method.model_for(assembly.server, None)
     return Evaluator(
         config=config.evaluation,
         data=assembly.data,
         backend=backend,
         clusters=unsupervised.clusters,
         seed=config.seed,
-        classifies=assembly.method.model_for(assembly.server, None).classifies,
+        classifies=model.classifies,
+        outliers=model.outliers,
         unsupervised=unsupervised if config.evaluation.unsupervised else None,
         local=_make_local_tests(config, assembly, backend),
         own=build_metrics(config.evaluation),

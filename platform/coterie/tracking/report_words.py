@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from coterie.config.privacy import PrivacyConfig
 from coterie.tracking.formatting import format_bytes
 
+OUTLIERS = "outliers"
+"""The column of samples that belong to no cluster."""
 _MOST = 30
 """Clients and clusters that the page shows."""
 
@@ -30,7 +32,8 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
     sizes: Counter[int] = Counter()
     for (_, cluster), number in counts.items():
         sizes[cluster] += number
-    clusters = sorted(cluster for cluster, _ in sizes.most_common(_MOST))
+    largest = [cluster for cluster, _ in sizes.most_common(_MOST)]
+    clusters = sorted(largest, key=lambda own: (own < 0, own))
     rows = [
         [str(client), *(f"{counts[client, cluster]:,}" for cluster in clusters)]
         for client in clients[:_MOST]
@@ -40,7 +43,7 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
         f"{len(rows)} of {len(clients):,} clients, the {len(clusters)} largest of {len(sizes):,} "
         "clusters; assignments.parquet has all of them."
     )
-    head = ["client", *(f"cluster {cluster}" for cluster in clusters)]
+    head = ["client", *(OUTLIERS if own < 0 else f"cluster {own}" for own in clusters)]
     return head, rows, note if more else ""
 
 
@@ -56,6 +59,8 @@ def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int |
         return []
     clients, size = summary["clients"], format_bytes(summary["bytes"]["up"])
     found = "" if clusters is None else f", and it sorts their samples into {clusters:,} clusters"
+    if share := summary.get("metrics", {}).get("outliers", {}).get("share"):
+        found += f"; {share:.1%} of them are outliers, which belong to none"
     spent = summary.get("privacy", {})
     return [
         f"{clients:,} clients have trained one model together{found}.",

@@ -25,7 +25,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
 from coterie.tracking.metrics_log import read_rows
-from coterie.tracking.report_words import client_clusters, in_words
+from coterie.tracking.report_words import OUTLIERS, client_clusters, in_words
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
 from coterie.tracking.skipped import SKIPPED
@@ -96,7 +96,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
     rows = read_rows(directory.metrics, "server")
     failures = summary.get("failures", [])
     found = client_clusters(directory.assignments)
-    clusters = None if found is None else len(found[0]) - 1
+    clusters = None if found is None else sum(name != OUTLIERS for name in found[0][1:])
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
     )

@@ -12,6 +12,7 @@ GROUPS = {
     "knn": "nearest neighbours",
     "unsupervised": "without labels",
     "local": "clients' own models",
+    "outliers": "samples in no cluster",
     "groups": "groups of clients",
 }
 """The engine's groups of metrics."""

@@ -11,6 +11,7 @@ from coterie.errors import ConfigError
 from coterie.models.named_clusters import model_digest, read_named_clusters
 
 PLANES = {"1": {"direction": [1.0, 0.0], "threshold": 0.5}}
+MODEL = {"clusters": 3, "features": 2, "outliers": False}
 NAMES = {"0": "cat", "1a": "dog", "1b": " cat ", "2": "bird"}
 PREDICTION = Prediction(
     torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 9.0]]),
@@ -32,7 +33,7 @@ def written(folder, **changes):
 
 
 def test_parts_of_a_name_are_one_cluster_and_halves_lie_on_either_side(folder):
-    found = read_named_clusters(written(folder), folder, 3, 2)
+    found = read_named_clusters(written(folder), folder, MODEL)
     assert found.names == ("cat", "dog", "bird")
     named = found.of(PREDICTION)
     expected = [[0.25, 0.5, 0.25], [0.75, 0.0, 0.25], [0.0, 1.0, 0.0]]  # on the plane: half a
@@ -42,7 +43,7 @@ def test_parts_of_a_name_are_one_cluster_and_halves_lie_on_either_side(folder):
 
 def test_a_plane_that_no_name_uses_splits_nothing(folder):
     names = {"0": "0", "1": "1", "2": "2"}
-    found = read_named_clusters(written(folder, names=names), folder, 3, 2)
+    found = read_named_clusters(written(folder, names=names), folder, MODEL)
     assert torch.equal(found.of(PREDICTION).probabilities, PREDICTION.probabilities)
 
 
@@ -69,7 +70,7 @@ def test_a_plane_that_no_name_uses_splits_nothing(folder):
 )
 def test_a_file_that_does_not_fit_is_refused_in_a_sentence(folder, changes, why):
     with pytest.raises(ConfigError, match=f"clusters=.*({why}).*; save it again") as refused:
-        read_named_clusters(written(folder, **changes), folder, 3, 2)
+        read_named_clusters(written(folder, **changes), folder, MODEL)
     assert "\n" not in str(refused.value)
 
 
@@ -78,4 +79,19 @@ def test_a_file_that_is_no_json_or_missing_is_refused(folder):
         path = folder / "clusters.json"
         path.write_text(content) if content else path.unlink()
         with pytest.raises(ConfigError, match="clusters="):
-            read_named_clusters(path, folder, 3, 2)
+            read_named_clusters(path, folder, MODEL)
+
+
+def test_outliers_keep_their_place_unless_their_name_is_a_clusters_too(folder):
+    model, names = MODEL | {"clusters": 2, "outliers": True}, {"-1": "none", "0": "a", "1": "b"}
+    found = read_named_clusters(written(folder, names=names), folder, model)
+    assert (found.names, found.outliers) == (("a", "b", "none"), True)
+    assert torch.equal(found.of(PREDICTION).probabilities, PREDICTION.probabilities)
+    merged = read_named_clusters(written(folder, names=names | {"1": "none"}), folder, model)
+    assert (merged.names, merged.outliers) == (("a", "none"), False)
+    expected = torch.tensor([[0.25, 0.75], [0.25, 0.75], [0.0, 1.0]])
+    assert torch.equal(merged.of(PREDICTION).probabilities, expected)
+    with pytest.raises(ConfigError, match="lacks part -1"):
+        read_named_clusters(written(folder, names={"0": "a", "1": "b"}), folder, model)
+    with pytest.raises(ConfigError, match="unknown part -1"):
+        read_named_clusters(written(folder, names=NAMES | {"-1": "a"}), folder, MODEL)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from coterie.clustering.graph import cut, fuzzy_graph, spectrum
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import cluster_prototypes
+from coterie.contract.clusterer import OUTLIER, most_probable
 from coterie.errors import ConfigError, DataError, RunError
 from coterie.modules.prototypes import Prototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
@@ -89,3 +91,37 @@ def test_it_refuses_what_cannot_be_cut() -> None:
         on_vectors(Prototypes.Config(clusters=1), samples, by_group(groups))
     with pytest.raises(ConfigError, match=r"^method\.minimum: \d+ samples make 0 prototypes"):
         on_vectors(Prototypes.Config(clusters=2, minimum=50, **FEW), samples, by_group(groups))
+
+
+def scattered() -> tuple[np.ndarray, np.ndarray]:
+    """Five dense groups of 200 vectors, and 150 vectors that are of none."""
+    drawn = np.random.default_rng(3)
+    middles = drawn.uniform(-8, 8, (5, 8))
+    groups = np.repeat([*range(5), OUTLIER], [200] * 5 + [150])
+    dense = middles[groups[:1000]] + 0.6 * drawn.normal(size=(1000, 8))
+    return np.concatenate([dense, drawn.uniform(-10, 10, (150, 8))]).astype(np.float32), groups
+
+
+def test_hdbscan_finds_dense_groups_and_their_number_and_leaves_the_rest_out() -> None:
+    samples, groups = scattered()
+    config = Prototypes.Config(clustering="hdbscan")
+    everyone = np.random.default_rng(0).permutation(len(samples))
+    for parts in (np.array_split(everyone, 4), [np.flatnonzero(groups == g) for g in range(-1, 5)]):
+        ran = on_vectors(config, samples, parts)
+        model = ran.spy.model_for(ran.state.server, None)
+        found, _ = most_probable(model(torch.from_numpy(samples)).probabilities, model.outliers)
+        assert (found[groups == OUTLIER] == OUTLIER).float().mean() > 0.8
+        inside = groups != OUTLIER
+        kept = found[inside] != OUTLIER
+        assert kept.float().mean() > 0.97
+        assert same_partition(found[inside][kept].numpy(), groups[inside][kept.numpy()])
+
+
+def test_hdbscan_refuses_a_number_of_clusters_and_the_cut_a_size_of_them() -> None:
+    with pytest.raises(ValidationError, match="HDBSCAN finds their number"):
+        Prototypes.Config(clustering="hdbscan", clusters=3)
+    with pytest.raises(ValidationError, match="min_cluster_size: it needs clustering=hdbscan"):
+        Prototypes.Config(min_cluster_size=9)
+    samples, groups = blobs()
+    with pytest.raises(ConfigError, match=r"hdbscan: under privacy\.dp there are too few"):
+        on_vectors(Prototypes.Config(clustering="hdbscan"), samples, by_group(groups), clip=1.0)

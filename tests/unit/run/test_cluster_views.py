@@ -1,9 +1,12 @@
 """What a page of clusters shows: the ends of each, pairs that touch, halves, maps of prototypes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from coterie.contract.clusterer import OUTLIER
 from coterie.run.cluster_views import (
     Assigned,
     add_halves,
@@ -76,3 +79,28 @@ def test_a_map_of_prototypes_says_which_clusters_touch():
     assert found.radii.max() == found.radii[0] == 1.0
     assert found.places.min() == 0.0
     assert found.places.max() == 1.0
+
+
+def test_outliers_are_shown_last_and_touch_no_cluster():
+    clusters = np.where(ASSIGNED.clusters == 3, OUTLIER, ASSIGNED.clusters)
+    given = replace(ASSIGNED, clusters=clusters, number=2, outliers=True)
+    views = views_of(given, 4)
+    assert [(view.key, view.size) for view in views] == [("0", 30), ("1", 27), ("-1", 3)]
+    p = torch.zeros(60, 3)
+    p[:30, 0], p[30:57, 1], p[57:] = 1.0, 1.0, torch.tensor([0.4, 0.3, 0.3])
+    p[29] = torch.tensor([0.6, 0.4, 0.0])
+    pairs = pairs_of(given, np.arange(60), p)
+    assert [(pair.first, pair.second) for pair in pairs] == [("0", "1")]
+    assert pairs[0].rows[0] == 129
+    embedding = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    add_halves(views, given, np.arange(60), embedding, 0)
+    assert [bool(view.halves) for view in views] == [True, True, False]
+
+
+def test_prototypes_of_outliers_have_their_place_and_touch_no_cluster():
+    points = torch.tensor([[0.0, 0], [0, 1], [4, 4], [4, 5], [4, 4.1]])
+    clusters = torch.tensor([0, 0, 1, 1, OUTLIER])
+    found = prototype_map(points, torch.tensor([3.0, 3, 4, 4, 9]), clusters, 2)
+    assert found.sizes == {"0": (6, 2), "1": (8, 2), "-1": (9, 1)}
+    assert found.pairs == []
+    assert len(found.places) == 5

@@ -17,10 +17,10 @@ def write(path, **columns):
 
 def test_clusters_are_counted_at_each_site(tmp_path):
     sites = ["north", "south", "south", "north", "south"]
-    path = write(tmp_path / "a.parquet", client_name=sites, cluster=[2, 0, 2, 2, 0])
+    path = write(tmp_path / "a.parquet", client_name=sites, cluster=[2, 0, 2, 2, -1])
     head, rows, note = client_clusters(path)
-    assert head == ["client", "cluster 0", "cluster 2"]
-    assert rows == [["north", "0", "2"], ["south", "2", "1"]]
+    assert head == ["client", "cluster 0", "cluster 2", "outliers"]
+    assert rows == [["north", "0", "2", "0"], ["south", "1", "1", "1"]]
     assert note == ""
     assert client_clusters(tmp_path / "none.parquet") is None
 
@@ -47,6 +47,11 @@ def test_of_many_the_largest_are_shown_and_the_rest_is_told(tmp_path):
 def test_what_protected_the_clients_is_said(spent, masks, said):
     privacy = PrivacyConfig(secure_aggregation=masks)
     assert any(said in text for text in in_words({**SUMMARY, "privacy": spent}, privacy, 4))
+
+
+def test_outliers_are_told_as_a_share():
+    found = in_words({**SUMMARY, "metrics": {"outliers": {"share": 0.128}}}, PrivacyConfig(), 4)
+    assert "into 4 clusters; 12.8% of them are outliers, which belong to none." in found[0]
 
 
 def test_a_run_that_has_not_ended_says_nothing():
