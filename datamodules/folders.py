@@ -125,7 +125,9 @@ class ClientFolders(CustomData[PicturesConfig]):
     def open_half(self, half: Half) -> Source:
         """Find the pictures, client by client."""
         clients = subfolders(self.path, "clients")
-        _refuse_halves(clients, str(self.path), "clients", "give data.path as one of them")
+        _refuse_halves(
+            clients, f"{self.path}: its folders", "clients", "give data.path as one of them"
+        )
         search = PictureSearch()
         search.pass_over(self.path)
         pictures = {name: _find(search, folders) for name, folders in clients.items()}
@@ -208,6 +210,6 @@ def _refuse_halves(names: Iterable[str], where: str, what: str, remedy: str) -> 
     given = {name.lower() for name in names}
     if given & set(_TRAIN) and given & set(_TEST) and given <= {*_TRAIN, *_TEST}:
         raise DataError(
-            f"{where} hold {' and '.join(sorted(given))}, which are parts of a data set, not "
+            f"{where} are {' and '.join(sorted(given))}, which are parts of a data set, not "
             f"{what}; {remedy}."
         )

@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import file_digest, sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -273,3 +273,22 @@ class ShardFiles:
                 raise DataError(f"{path}: it is not the shard of its index; import the data again.")
             self._open[number] = batch
         return self._open[number]
+
+
+@dataclass(frozen=True)
+class ShardNames(Sequence[str]):
+    """The names of the samples in shards, each read when it is indexed."""
+
+    files: ShardFiles
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return self.files.names(np.arange(len(self), dtype=np.int64)[index])
+        return self.files.names(np.array([index], dtype=np.int64))[0]

@@ -8,7 +8,7 @@ from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
 from coterie.datamodules.custom_data import CustomData, PicturesConfig
 from coterie.datamodules.image_files import Tally, read_images
-from coterie.datamodules.shard_files import INDEX, ShardFiles, ShardIndex
+from coterie.datamodules.shard_files import INDEX, ShardFiles, ShardIndex, ShardNames
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError
 
@@ -66,6 +66,7 @@ class Shards(CustomData["Shards.Config"]):
             classes=index.classes,
             owners=owners if index.clients and bool(np.all(owners >= 0)) else None,
             owner_names=index.clients,
+            names=ShardNames(files),
         )
 
 

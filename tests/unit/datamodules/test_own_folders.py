@@ -100,10 +100,10 @@ def test_a_folder_train_alone_holds_classes_or_is_one(tmp_path):
 
 def test_halves_are_no_clients_and_no_classes_of_clients(tmp_path):
     place(tmp_path / "a", "train/ann/1.png", "val/ann/2.png")
-    with pytest.raises(DataError, match=r"hold train and val, which are parts .* not clients"):
+    with pytest.raises(DataError, match=r"folders are train and val, which .* not clients"):
         arrays(ClientFolders, tmp_path / "a")
     place(tmp_path / "b", "ann/train/1.png", "ann/val/2.png", "bob/train/3.png")
-    with pytest.raises(DataError, match=r"hold train and val, which are parts .* not classes"):
+    with pytest.raises(DataError, match=r"folders are train and val, which .* not classes"):
         arrays(ClientFolders, tmp_path / "b")
 
 

@@ -77,6 +77,7 @@ def test_clients_and_limits_are_those_of_the_folders(pictures, tmp_path):
     np.testing.assert_array_equal(read.samples[:], expected.samples)
     np.testing.assert_array_equal(read.owners, expected.owners)
     assert read.owner_names == expected.owner_names
+    assert (read.names[8], [*read.names[1:3]]) == (expected.names[8], [*expected.names[1:3]])
 
 
 @pytest.mark.parametrize("shape", [(30, 5), (30, 9, 9), (30, 9, 9, 3)])
