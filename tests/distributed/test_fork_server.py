@@ -155,6 +155,15 @@ def test_a_driver_forks_it_before_it_imports_ray_and_nothing_stays(how, told):
     assert left_of(mark, seconds=30) == []
 
 
+def test_its_folder_goes_with_it():
+    fork_server = ForkServer(forked=False)
+    folder = Path(fork_server.executable.split()[-1]).parent
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else can reach it
+    fork_server._process.stdin.close()
+    fork_server._process.wait(60)
+    assert not folder.exists()
+
+
 def ask(fork_server, program, output, *, answered):
     """Send a request as Ray's worker does, and wait for the answer or end at once."""
     request = {
