@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.commands.arguments import backend_at_hand, read_values
@@ -43,6 +43,12 @@ class WorkersConfig(Component):
     """Seconds to wait for the cluster to grant the actors."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors that are replaced before the prediction fails."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """Take `cluster=serial`, as training does."""
+        return {"backend": given} if isinstance(given, str) else given
 
     def as_cluster(self) -> ClusterConfig:
         """Return the cluster's config, with the backend decided."""

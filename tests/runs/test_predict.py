@@ -192,6 +192,7 @@ REFUSED = {
     "output=blocked/out.parquet": "output=blocked/out.parquet: it cannot be written there (",
     "batch_size=0": "batch_size=0: must be at least 1.",
     "batchsize=2": "batchsize=2: there is no such key; did you mean batch_size?",
+    "cluster=gpu": "cluster=gpu: must be one of auto, ray, serial.",
     "cluster.num_actor=2": "cluster.num_actor=2: there is no such key; did you mean cluster.num_",
     "accelerator=gpu": "accelerator=gpu: must be one of auto, cpu, cuda",
     "embedding=maybe": "embedding=maybe: must be true or false.",
@@ -203,7 +204,7 @@ REFUSED = {
 def test_a_csv_holds_what_the_parquet_does(ran, samples):
     source = write("folder", samples[:30])
     table = predict(ran, source)
-    assert main([f"model={ran}", f"input={source}", "output=out.csv"]) == 0
+    assert main([f"model={ran}", f"input={source}", "output=out.csv", "cluster=serial"]) == 0
     again = pa.csv.read_csv("out.csv")
     assert again.column_names == table.column_names
     for column in table.column_names:
