@@ -11,10 +11,7 @@ from tests.benchmarks import sizes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {"mnist": "MNIST", "fashionmnist": "Fashion-MNIST", "usps": "USPS"}
-SECTIONS = {
-    **{title: data for data, title in TITLES.items()},
-    "CIFAR-10 embeddings": "cifar10-embeddings",
-}
+SECTIONS = {title: data for data, title in TITLES.items()}
 METHODS = {
     "concord": "Concord",
     "prototypes": "Prototypes",
@@ -26,8 +23,8 @@ METHODS = {
 SAME_AT_EVERY_P = {"concord", "kmeans", "turtle"}
 
 
-def rows() -> list[dict[str, str]]:
-    with (DOCS / "results" / "data" / "clusters.csv").open(newline="") as file:
+def rows(name: str = "clusters.csv") -> list[dict[str, str]]:
+    with (DOCS / "results" / "data" / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -71,6 +68,21 @@ def test_the_digits_of_every_seed_stand_on_its_page() -> None:
     for name, of in (("mean", fmean), ("worst", min)):
         scores = [f"{of(float(row[key]) for row in own):.3f}" for key in ("acc", "nmi")]
         assert [name, *scores, ""] in shown
+
+
+def test_the_photographs_cells_are_the_datas() -> None:
+    page = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    section = page.split("60,000 photographs\n")[1].split("\n###")[0]
+    measured = rows("concord_photographs.csv")
+    for method in {row["method"] for row in measured}:
+        own = [row for row in measured if row["method"] == method]
+        (line,) = (
+            line for line in section.splitlines() if line.startswith(f"| [{METHODS[method]}]")
+        )
+        by_p = [own] * 3 if method in SAME_AT_EVERY_P else [[row] for row in own]
+        for score, cell in zip(("nmi", "acc"), line.split(" | ")[1:], strict=False):
+            means = (fmean(float(row[score]) for row in some) for some in by_p)
+            assert cell == " / ".join(f"{mean:.3f}" for mean in means), (method, score)
 
 
 @pytest.mark.parametrize(("title", "data"), SECTIONS.items())
