@@ -161,6 +161,24 @@ def test_a_place_where_everybody_may_rename_is_refused(place, monkeypatch, inner
 
 
 @as_root
+@pytest.mark.parametrize("whose", ["group", "owner"])
+def test_a_place_where_some_may_rename_is_refused(place, monkeypatch, whose):
+    inner = place / "inner"
+    inner.mkdir()
+    os.chown(inner, NOBODY if whose == "owner" else 0, NOBODY)
+    inner.chmod(0o775 if whose == "group" else 0o1777)
+    (inner / "coterie-x").mkdir(mode=0o700)
+    moved = ["mv", inner / "coterie-x", inner / "moved"]
+    assert subprocess.run(moved, user=NOBODY, group=NOBODY, extra_groups=[], check=True)
+    monkeypatch.setenv("RAY_TMPDIR", str(inner))
+    told = {"group": "its group may rename what is in", "owner": "is another user's"}
+    with pytest.raises(RunError, match=told[whose]):
+        SessionFolder()
+    os.chown(inner, 0, 0)  # its owner's group, which has no other member
+    os.close(SessionFolder()._lock)
+
+
+@as_root
 def test_a_cluster_that_another_user_pretends_to_have_is_not_found():
     name, flag = "/ray/core/src/ray/raylet/raylet", "--gcs-address=127.0.0.1:1"
     pretends = subprocess.Popen(

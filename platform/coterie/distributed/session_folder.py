@@ -7,7 +7,9 @@ files of the user, take its sockets' places and change the code that it is about
 import contextlib
 import errno
 import fcntl
+import grp
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -29,6 +31,9 @@ _LEAST = 32 * 2**20
 """Bytes of room for Ray's logs, without which Ray fails without saying why."""
 _NEW_S = 10.0
 """Seconds in which another process may just be making a new folder."""
+
+_EVERYBODY = ["0", "0", str(2**32 - 1)]
+"""The users outside of containers: all ids, each as itself."""
 
 
 class SessionFolder:
@@ -94,14 +99,38 @@ def discard(path: Path) -> None:
 def _root() -> Path:
     root = temp_folder()
     real = root.resolve()  # kept apart, because it may be too long for sockets
+    trusted = {0, os.getuid(), *_unknown_ids()}
     for folder in (root, *root.parents, real, *real.parents):
-        mode = folder.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        status = folder.stat()
+        if status.st_uid not in trusted:
             raise RunError(
-                f"RAY_TMPDIR={root}: everybody may rename what is in {folder}; chmod +t that, or "
+                f"RAY_TMPDIR={root}: {folder} is another user's, who may rename what is in it; "
+                "give a folder of your own."
+            )
+        others = stat.S_IWOTH if _is_own_group(status.st_gid) else stat.S_IWOTH | stat.S_IWGRP
+        if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
+            who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
+            raise RunError(
+                f"RAY_TMPDIR={root}: {who} may rename what is in {folder}; chmod +t that, or "
                 "give another."
             )
     return root
+
+
+def _unknown_ids() -> list[int]:
+    """Return the id of all users that a container does not know, of whom the machine's root is."""
+    known = Path("/proc/self/uid_map")
+    if not known.is_file() or known.read_text().split() == _EVERYBODY:
+        return []
+    return [int(Path("/proc/sys/kernel/overflowuid").read_text())]
+
+
+def _is_own_group(group: int) -> bool:
+    """Return whether a group is the user's alone, as far as its name and members tell."""
+    with contextlib.suppress(KeyError):  # an id without a name
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+        return found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
+    return False
 
 
 def _left(root: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from coterie.contract.clusterer import most_probable
 from coterie.errors import ConfigError
 from coterie.execution.batch_predictor import Predicted
 from coterie.tracking.atomic import temporary_name
+from coterie.tracking.csv_text import cell
 
 _GROUP_ROWS = 8192
 
@@ -23,7 +24,8 @@ class AssignmentsFile:
     """A Parquet or CSV file: sample, name, cluster, cluster_name, confidence and embedding.
 
     Rows are written to a temporary file beside the path. The context manager renames it to the path
-    on success and deletes it on error. Its owner alone can read it.
+    on success and deletes it on error. Its owner alone can read it. In CSV, a name that a spreadsheet
+    would run gets an apostrophe.
 
     Args:
         path: A .parquet or .csv file; missing folders are created. An existing file is never
@@ -57,13 +59,14 @@ class AssignmentsFile:
         self._schema = pa.schema(fields)
         self._path, self._features, self._cluster_names = path, features, cluster_names
         self._outliers, self._temporary = outliers, temporary_name(path)
+        self._csv = path.suffix.lower() == ".csv"
         self._held: list[Any] = []
         self.rows = 0
         check_output(path, embedding=features is not None)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            writer = pa_csv.CSVWriter if path.suffix.lower() == ".csv" else pq.ParquetWriter
+            writer = pa_csv.CSVWriter if self._csv else pq.ParquetWriter
             self._writer = writer(str(self._temporary), self._schema)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -102,6 +105,8 @@ class AssignmentsFile:
             columns["confidence"] = confidence.float().numpy()
             if self._cluster_names:
                 columns["cluster_name"] = [self._cluster_names[own] for own in cluster.tolist()]
+        for text in {"name", "cluster_name"} & columns.keys() if self._csv else ():
+            columns[text] = [cell(each) for each in columns[text]]
         if self._features:
             flat = pa.array(prediction.embedding.float().numpy().ravel())
             columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, self._features)

@@ -73,8 +73,10 @@ def check_contained(key: str, folder: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can enter."""
+    """Make a folder that only its owner can enter, or close one that others could."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def open_own(path: Path, flags: int) -> int:

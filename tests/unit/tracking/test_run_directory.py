@@ -54,6 +54,15 @@ def test_the_time_is_utc_whatever_the_time_zone(monkeypatch):
     assert RunDirectory.create(None, "a", job=False).path.name == "2031-02-03_12-04-05"
 
 
+def test_a_folder_that_others_can_enter_is_closed(tmp_path):
+    for name, mode in (("unpacked", 0o777), ("shown", 0o750), ("new", None)):
+        if mode is not None:
+            (tmp_path / name).mkdir()
+            (tmp_path / name).chmod(mode)
+        paths.make_private(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
 def test_a_taken_second_gets_a_suffix(monkeypatch):
     monkeypatch.setattr(run_directory, "datetime", Noon)
     names = [RunDirectory.create(None, "a", job=False).path.name for _ in range(3)]
