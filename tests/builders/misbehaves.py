@@ -17,6 +17,13 @@ from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
 from coterie.modules.fedmcc import FedMCC
 
 
+class Name(str):
+    """A name that fails on its way to the driver."""
+
+    def __reduce__(self):
+        raise RuntimeError("it cannot be sent")
+
+
 class UnprintableError(Exception):
     def __str__(self):
         raise SystemExit(0)
@@ -44,6 +51,8 @@ class Misbehaves(FedMCC):
         outcome = super().client(client, phase, slots)
         if wrong and self._config.how in METRICS:
             return replace(outcome, metrics={**outcome.metrics, "loss": METRICS[self._config.how]})
+        if wrong and self._config.how == "metric_name":
+            return replace(outcome, metrics={Name(n): v for n, v in outcome.metrics.items()})
         if wrong and self._config.how == "state_key":
             return replace(outcome, state={b"x": torch.ones(1)})
         return replace(outcome, up=self._spoiled(outcome.up)) if wrong else outcome

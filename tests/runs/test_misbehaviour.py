@@ -58,6 +58,7 @@ REASONS = {
     "metric_text": "metric: 'loss' is str; report a number.",
     "metric_tensor": "metric: 'loss' is Tensor; report a number.",
     "state_key": "Outcome.state has the key b'x'; give a printable str of at most 1000 char",
+    "metric_name": "; give a printable str of at most 1000 characters.",
     "metric_huge": "metric: 'loss' has a value of 1e+38; send -1e+12 to 1e+12.",
 }
 

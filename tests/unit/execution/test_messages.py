@@ -378,3 +378,60 @@ def test_sums_may_be_as_large_as_they_are_exact_for_every_client():
     for wrong in ((2.0**28 * 1.01,), (2.0**28, 2), (2.0**22 * 1.01, 1, 2**20)):
         with pytest.raises(ContractError, match=r"sums are exact up to .*; scale the features\.$"):
             send(*wrong)
+
+
+class Name(str):
+    """A name that cannot be sent."""
+
+    def __reduce__(self):
+        raise RuntimeError("it fails on the way")
+
+
+@pytest.mark.parametrize("part", ["up", "gathered", "peer_messages", "metrics", "inner"])
+def test_names_of_a_clients_own_type_are_refused(part):
+    renamed = {Name(name): value for name, value in SLOT.items()}
+    named = {
+        "up": {"up": {Name("encoder"): up()["encoder"]}},
+        "inner": {"up": {"encoder": WeightedUpdate(weight=4, tensors=renamed)}},
+        "gathered": {"gathered": {Name("choice"): torch.ones(1)}},
+        "peer_messages": {"peer_messages": {0: {Name("note"): torch.ones(1)}}},
+        "metrics": {"metrics": {Name("loss"): 1.0}},
+    }[part]
+    with pytest.raises(ContractError, match="has the key .*; give a printable str"):
+        check(Outcome(**named))
+
+
+class Finite(torch.Tensor):
+    """A tensor that says of its least and largest value what is not so."""
+
+    @classmethod
+    def __torch_function__(cls, call, types, args=(), kwargs=None):
+        if call is torch.aminmax:
+            return torch.zeros(()), torch.ones(())
+        return super().__torch_function__(call, types, args, kwargs or {})
+
+
+class Changing(dict):
+    """A mapping that shows other values than it holds."""
+
+    def items(self):
+        return {name: torch.zeros(2) for name in self}.items()
+
+
+@pytest.mark.parametrize(
+    "gathered",
+    [
+        {"choice": torch.full((2,), torch.nan).as_subclass(Finite)},
+        Changing(choice=torch.full((2,), torch.nan)),
+    ],
+)
+def test_what_is_checked_is_what_is_sent(gathered):
+    with pytest.raises(ContractError, match="'choice' is not finite"):
+        check(Outcome(gathered=gathered))
+
+
+def test_tensors_of_a_librarys_type_are_sent_as_plain_ones():
+    sent = Outcome(gathered={"choice": torch.arange(2).as_subclass(Finite)})
+    found = check_outcome(PHASE, sent, LAYOUTS, range(3)).gathered["choice"]
+    assert type(found) is torch.Tensor
+    assert found.tolist() == [0, 1]
