@@ -29,6 +29,28 @@ class UnprintableError(Exception):
         raise SystemExit(0)
 
 
+class _Nameless(type):
+    @property
+    def __name__(cls):
+        raise RuntimeError("it has no name")
+
+
+class NamelessError(Exception, metaclass=_Nameless):
+    pass
+
+
+class ClasslessError(Exception):
+    @property
+    def __class__(self):
+        raise RuntimeError("it has no class")
+
+
+class TracelessError(Exception):
+    @property
+    def __traceback__(self):
+        raise RuntimeError("it comes from nowhere")
+
+
 METRICS = {"metric_text": "low", "metric_tensor": torch.ones(3), "metric_huge": 1e38}
 
 
@@ -93,6 +115,15 @@ class Misbehaves(FedMCC):
 
     def _unprintable(self):
         raise UnprintableError
+
+    def _nameless(self):
+        raise NamelessError
+
+    def _classless(self):
+        raise ClasslessError
+
+    def _traceless(self):
+        raise TracelessError("its text is told")
 
     def _long(self):
         raise ValueError("x" * 50_000_000)

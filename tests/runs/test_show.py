@@ -5,6 +5,7 @@ import re
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -171,3 +172,44 @@ def test_the_page_opens_what_it_has_saved_and_predict_takes_any_name(page, finis
     description = read_description(folder)
     found = read_named_clusters(tmp_path / "clusters.json", folder, description)
     assert "pick up" in found.names
+
+
+def other(table, **columns):
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (lambda table, n: other(table, sample=pa.array([-1] * n)), "clusters that are none"),
+        (lambda table, n: other(table, sample=pa.array(["x"] * n)), "its columns are"),
+        (lambda table, n: other(table, sample=pa.nulls(n, pa.int64())), "it lacks entries"),
+        (lambda table, n: other(table, sample=pa.array([10**9] * n)), "are not those that the run"),
+        (
+            lambda table, n: other(table, cluster=pa.array([10] * n, pa.int32())),
+            "clusters that are none",
+        ),
+        (lambda table, n: other(table, confidence=pa.array(["x"] * n)), "its columns are"),
+        (lambda table, n: table.drop(["cluster"]), "its columns are"),
+        (lambda table, n: table.slice(0, 0), "it lacks entries"),
+        (lambda table, n: pa.concat_tables([table, table]), "are not those that the run"),
+        (None, "it is damaged ("),
+    ],
+)
+def test_assignments_that_no_run_writes_are_told(finished_run, tmp_path, capsys, changed, told):
+    run = tmp_path / "run"
+    unshown = shutil.ignore_patterns("clusters.html")
+    shutil.copytree(finished_run.run_dir, run, ignore=unshown)
+    path = run / "assignments.parquet"
+    table = pq.read_table(path)
+    if changed is None:
+        path.write_bytes(b"PAR1")
+    else:
+        pq.write_table(changed(table, len(table)), path)
+    assert show.main([f"run={run}"]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert told in shown
+    assert "Traceback" not in shown
+    assert not (run / "clusters.html").exists()

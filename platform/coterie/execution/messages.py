@@ -133,7 +133,7 @@ def _plain_outcome(outcome: Outcome) -> Outcome:
 
 def _named(part: str, given: Mapping[str, ValueT]) -> dict[str, ValueT]:
     """Return a part of an outcome as a dictionary, its tensors of the plain type."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in dict(given).items():
         _check_name(f"Outcome.{part}", name)
         if isinstance(value, Tensor) and type(value) not in (Tensor, Parameter):

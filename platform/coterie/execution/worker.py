@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -41,6 +42,8 @@ from coterie.execution.task_client import TaskClient
 from coterie.execution.vmap_tasks import VmapTasks
 
 _logger = logging.getLogger(__name__)
+
+_UNTOLD = "an error that cannot be told"
 
 Resolve = Callable[[Handle], Packed]
 
@@ -161,12 +164,7 @@ class Worker:
                 raise
             self.deadline.stop()  # raises if the run is to stop, which is not a failure of a client
             _logger.debug("Client %d failed", task.client, exc_info=True)
-            refused = isinstance(error, ConfigError)
-            message = described(error) if refused else _failure_message(error)
-            trace = "" if refused else trace_of(error, private=stages.hides)
-            return ClientFailed(
-                call=of.number, client=task.client, message=message, refused=refused, trace=trace
-            )
+            return _task_failed(of.number, task.client, error, private=stages.hides)
         return done
 
     def _stages(self, of: _Call, client_task: ClientTask) -> ClientStages:
@@ -248,6 +246,15 @@ def _task_done(call: int, client: int, sent: Contribution, seconds: float) -> Cl
         smallest={**smallest_sent(outcome), **sent.smallest},
         updates={slot: pack(sent.whole[slot]) for slot in sorted(sent.whole)},
     )
+
+
+def _task_failed(call: int, client: int, error: BaseException, *, private: bool) -> ClientFailed:
+    refused, message, trace = False, _UNTOLD, ""
+    with suppress(BaseException):  # the error's class is the client's code
+        refused = isinstance(error, ConfigError)
+        message = described(error) if refused else _failure_message(error)
+        trace = "" if refused else trace_of(error, private=private)
+    return ClientFailed(call=call, client=client, message=message, refused=refused, trace=trace)
 
 
 def _failure_message(error: BaseException) -> str:

@@ -24,8 +24,8 @@ class AssignmentsFile:
     """A Parquet or CSV file: sample, name, cluster, cluster_name, confidence and embedding.
 
     Rows are written to a temporary file beside the path. The context manager renames it to the path
-    on success and deletes it on error. Its owner alone can read it. In CSV, a name that a spreadsheet
-    would run gets an apostrophe.
+    on success and deletes it on error. Its owner alone can read it. In CSV, a name that a
+    spreadsheet would run gets an apostrophe.
 
     Args:
         path: A .parquet or .csv file; missing folders are created. An existing file is never

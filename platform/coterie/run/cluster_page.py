@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
@@ -19,11 +20,12 @@ from PIL import Image
 from coterie.checkpoints.checkpoint import server_slots
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
+from coterie.config.regular_files import open_regular
 from coterie.config.schema import RunConfig
-from coterie.contract.clusterer import Prediction, most_probable
+from coterie.contract.clusterer import OUTLIER, Prediction, most_probable
 from coterie.contract.data import DataArrays, SampleBatch
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, reason
 from coterie.evaluation.canvas import COLOURS
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.execution.node_local_data import is_node_local
@@ -52,6 +54,12 @@ _SIDE = 96
 _SMALL = 32
 """Side up to which a thumbnail is stored without loss."""
 _ROWS = 256
+_NEEDED = ("sample", "cluster", "confidence")
+_COLUMNS = {
+    **dict(zip(_NEEDED, (pa.int64(), pa.int32(), pa.float32()), strict=True)),
+    "name": pa.string(),
+}
+"""The columns of a run's assignments that the page needs, or compares where they are."""
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
 """Passes items on, given how many there will be, for example with a progress bar."""
@@ -173,16 +181,12 @@ class ClusterPage:
                 f"run={self.directory.path}: it has no {path.name}, so there are no clusters to "
                 "show; resume it."
             )
-        table = pq.read_table(path)
+        many = len(data.samples)
+        table = _read_assignments(path, many, self._clusters(), outliers=self._outliers)
         rows = table["sample"].to_numpy()
         names = table["name"].to_pylist() if "name" in table.column_names else []
-        here = [utf8_name(data.names[row]) for row in rows if row < len(data.names)]
-        many = len(data.samples)
-        if rows.max(initial=-1) >= many or (names and names != here):
-            raise DataError(
-                f"data: its {many:,} samples are not those that the run has clustered; "
-                "give those with data.path or data.root."
-            )
+        if names and names != [utf8_name(data.names[row]) for row in rows if row < len(data.names)]:
+            raise _other_samples(many)
         clusters = table["cluster"].to_numpy().astype(np.int64)
         confidence = table["confidence"].to_numpy()
         return Assigned(rows, clusters, confidence, self._clusters(), self._outliers)
@@ -199,6 +203,63 @@ class ClusterPage:
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         batches = (SampleBatch(data.samples[part]) for part in self.watch(parts, len(parts)))
         return join(prediction for _, prediction in predictor.predict_all(batches))
+
+
+def _read_assignments(path: Path, samples: int, clusters: int, *, outliers: bool) -> Any:
+    """Return a run's assignments as a table that fits its data and its model.
+
+    Raises:
+        ConfigError: If the file is damaged, or not one that runs write.
+        DataError: If it is of more samples than there are.
+    """
+    try:
+        with open_regular(path) as file:
+            opened = pq.ParquetFile(file)
+            if opened.metadata.num_rows > samples:
+                raise _other_samples(samples)
+            table = opened.read(columns=_found_columns(opened.schema_arrow))
+        rows = _checked_rows(table, OUTLIER if outliers else 0, clusters)
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        raise ConfigError(
+            f"{path}: it is damaged ({reason(error)}); delete it and resume the run, which writes "
+            "it again."
+        ) from error
+    if rows.max() >= samples:
+        raise _other_samples(samples)
+    return table
+
+
+def _found_columns(schema: Any) -> list[str]:
+    """Return the columns to read, or raise a ValueError if one is missing or of another type."""
+    given = {field.name: field.type for field in schema}
+    found = [name for name in _COLUMNS if name in {*_NEEDED, *given}]
+    if any(given.get(name) != _COLUMNS[name] for name in found):
+        raise ValueError(f"its columns are {', '.join(given)}")
+    return found
+
+
+def _checked_rows(table: Any, lowest: int, clusters: int) -> Rows:
+    """Return the samples, or raise a ValueError if an entry is missing or none that there can be.
+
+    Args:
+        table: The assignments.
+        lowest: The least number of a cluster.
+        clusters: Number of clusters.
+    """
+    if not len(table) or any(column.null_count for column in table.columns):
+        raise ValueError("it lacks entries")
+    rows: Rows = table["sample"].to_numpy()
+    own = table["cluster"].to_numpy()
+    if rows.min() < 0 or own.min() < lowest or own.max() >= clusters:
+        raise ValueError("it has samples or clusters that are none")
+    return rows
+
+
+def _other_samples(samples: int) -> DataError:
+    return DataError(
+        f"data: its {samples:,} samples are not those that the run has clustered; "
+        "give those with data.path or data.root."
+    )
 
 
 def thumbnails(data: DataArrays, rows: Rows) -> dict[int, str] | None:

@@ -397,7 +397,7 @@ def test_names_of_a_clients_own_type_are_refused(part):
         "peer_messages": {"peer_messages": {0: {Name("note"): torch.ones(1)}}},
         "metrics": {"metrics": {Name("loss"): 1.0}},
     }[part]
-    with pytest.raises(ContractError, match="has the key .*; give a printable str"):
+    with pytest.raises(ContractError, match=r"has the key .*; give a printable str"):
         check(Outcome(**named))
 
 

@@ -3,7 +3,6 @@
 import csv
 
 import pyarrow.parquet as pq
-import pytest
 import torch
 
 from coterie.contract.clusterer import Prediction
