@@ -51,6 +51,8 @@ _PREDICTION = "coterie.contract.clusterer.Prediction"
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
+_TRUNC = "trunc"
+"""A division's rounding, in which the least integer by -1 ends the process."""
 _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
 
 
@@ -200,7 +202,7 @@ def _is_plain(text: str, key: str) -> bool:
     if key == "expr_str":
         return _is_expression(text)
     if key in {"as_string", "as_strings"}:  # an operator's option, such as a mode of padding
-        return len(text) <= 100
+        return len(text) <= 100 and text != _TRUNC
     patterns = {"name": _ARGUMENT, "as_name": _NAME, "torch_version": _VERSION}
     return patterns.get(key, _DOTTED).fullmatch(text) is not None
 

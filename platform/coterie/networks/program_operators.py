@@ -5,6 +5,8 @@ process: those of backward passes (`max_pool2d_with_indices_backward`), those na
 others that only PyTorch's own code is meant to call. So what is not listed here is refused. Listed
 are operators that networks of torchvision, timm and Coterie have when they are exported, and
 relatives of them; each checks its arguments itself. None gives memory that was never written.
+Of `upsample_*` only `vec` passes, which takes a size or scales: with both, PyTorch follows the
+scales beyond the samples. A rounding to `trunc` is refused in `program_file`.
 """
 
 _ARITHMETIC = """
@@ -25,9 +27,9 @@ _LAYERS = """
     adaptive_max_pool2d adaptive_max_pool3d alpha_dropout avg_pool1d avg_pool2d avg_pool3d
     batch_norm col2im conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
     dropout embedding feature_dropout group_norm im2col instance_norm layer_norm linear
-    max_pool1d max_pool2d max_pool3d rms_norm scaled_dot_product_attention upsample_bicubic2d
-    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d upsample_trilinear3d
+    max_pool1d max_pool2d max_pool3d rms_norm scaled_dot_product_attention
+    upsample_bicubic2d.vec upsample_bilinear2d.vec upsample_linear1d.vec upsample_nearest1d.vec
+    upsample_nearest2d.vec upsample_nearest3d.vec upsample_trilinear3d.vec
 """
 _PRODUCTS = """
     addmm baddbmm bmm cdist cosine_similarity dot einsum linalg_vector_norm matmul mm mv norm

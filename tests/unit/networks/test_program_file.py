@@ -221,6 +221,50 @@ def test_operators_that_trust_their_arguments_are_refused(how, name):
         Program(exported(Beyond(how), BATCH, dynamic=None))
 
 
+class Crash(nn.Module):
+    """Calls at which PyTorch ends the process: a division's overflow, scales beyond the samples."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, samples):
+        if self.how == "trunc":
+            least = torch.full((4,), -(2**63))
+            return torch.div(least, torch.full((4,), -1), rounding_mode="trunc") + samples.sum()
+        pixels = samples.flatten(1)[:, None].to(torch.uint8)
+        if self.how == "volume":
+            return ATEN.upsample_nearest3d.default(pixels[..., None, None], [4] * 3, 1e-30)
+        return ATEN.upsample_nearest1d.default(pixels, [4], 1e-30)
+
+
+@pytest.mark.parametrize(
+    ("how", "refused"),
+    [
+        ("trunc", "its as_string is 'trunc'"),
+        ("line", r"its graph calls torch\.ops\.aten\.upsample_nearest1d\.default"),
+        ("volume", r"its graph calls torch\.ops\.aten\.upsample_nearest3d\.default"),
+    ],
+)
+def test_calls_that_end_the_process_are_refused(how, refused):
+    with pytest.raises(ProgramError, match=refused):
+        Program(exported(Crash(how), BATCH, dynamic=None))
+
+
+class Resized(nn.Module):
+    """Networks' own ways to resize and to divide."""
+
+    def forward(self, samples):
+        values = samples.float().flatten(1)[:, None, :16]
+        twice = nn.functional.interpolate(values, scale_factor=2.0)
+        smooth = nn.functional.interpolate(values, size=32, mode="linear")
+        return torch.div(twice + smooth, 2, rounding_mode="floor")
+
+
+def test_networks_resize_and_divide():
+    assert torch.equal(Program(exported(Resized(), BATCH))(BATCH), Resized()(BATCH))
+
+
 class Attention(nn.Module):
     """Attention of four queries to three keys, with values of a number of their own."""
 
