@@ -5,6 +5,9 @@ from jaxtyping import Int64, Integer
 
 from coterie.errors import DataError
 
+OUTLIER = -1
+"""The cluster of samples that belong to none."""
+
 Table = Int64[np.ndarray, "clusters classes"]
 """Counts of each class in each cluster. Tables of disjoint samples add up, so clients can return
 tables in place of assignments."""

@@ -9,10 +9,8 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.utils._pytree import _register_namedtuple
 
+from coterie.clustering.contingency import OUTLIER
 from coterie.precision import unit_rows
-
-OUTLIER = -1
-"""The cluster of samples that belong to none."""
 
 
 class Prediction(NamedTuple):

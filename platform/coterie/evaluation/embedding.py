@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from coterie.clustering.contingency import contingency
-from coterie.contract.clusterer import OUTLIER
+from coterie.clustering.contingency import OUTLIER, contingency
 from coterie.errors import DataError
 from coterie.evaluation.canvas import Axes, blank, drawn, label, save, style
 from coterie.evaluation.matching import match

@@ -17,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from coterie.clustering.contingency import OUTLIER
 from coterie.config.plain_files import read_json
-from coterie.contract.clusterer import OUTLIER, Prediction
+from coterie.contract.clusterer import Prediction
 from coterie.errors import ConfigError, described
 from coterie.models.saved_model import WEIGHTS
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clustering.contingency import OUTLIER
 from coterie.clustering.kmeans import kmeans
-from coterie.contract.clusterer import OUTLIER
 
 Rows = NDArray[np.int64]
 _BETWEEN = 8

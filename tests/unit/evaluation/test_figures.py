@@ -274,7 +274,7 @@ def test_the_palette_is_petroffs():
         ({"embeddings": np.full((6, 2), np.nan)}, "6 of 6 embeddings are not finite"),
         ({"labels": np.zeros(5, int)}, "5 labels for 6 embeddings"),
         ({"labels": np.full(6, 3)}, "label 3 and 3 class names"),
-        ({"assignments": np.full(6, -1)}, "cluster -1"),
+        ({"assignments": np.full(6, -2)}, "cluster -2"),
         ({"labels": None, "assignments": None}, "neither labels nor assignments"),
     ],
 )
