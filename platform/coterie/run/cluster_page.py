@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coterie.checkpoints.checkpoint import server_slots
+from coterie.clustering.contingency import OUTLIER
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
 from coterie.config.regular_files import open_regular
 from coterie.config.schema import RunConfig
-from coterie.contract.clusterer import OUTLIER, Prediction, most_probable
+from coterie.contract.clusterer import Prediction, most_probable
 from coterie.contract.data import DataArrays, SampleBatch
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError, reason
