@@ -168,9 +168,9 @@ def number_classes(
 ) -> tuple[Labels, tuple[str, ...]]:
     """Enumerate labels by the order of their values.
 
-    None, empty text, and -1 and NaN, as text too, are unknown. Whole numbers
-    may be stored as decimals, as pandas does where one is missing; booleans are the classes False
-    and True. Blanks around text do not count, nor does how its accents are stored.
+    None, empty text, and -1 and NaN, as text too, are unknown. Whole numbers may be stored as
+    decimals, as pandas does where one is missing; booleans are the classes False and True. Blanks
+    around text do not count, nor does how its accents are stored.
 
     Args:
         values: Text, numbers or booleans (n,).

@@ -179,7 +179,6 @@ class Concord(OnViews):
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
-        # A cluster is split if it has as many samples as here; see `_step`.
         check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
         return server
 

@@ -50,8 +50,8 @@ def dense_clusters(
         number = int(members.max()) + 1
     if not number:
         raise RunError(
-            f"HDBSCAN finds no cluster among {len(points)} prototypes, of which each needs "
-            f"{least}; lower method.min_cluster_size, or take method.clustering=cut."
+            f"HDBSCAN finds no cluster of {least} or more among {len(points)} prototypes; lower "
+            "method.min_cluster_size, or take method.clustering=cut."
         )
     apart = scatter / counts
     reach = torch.full_like(apart, torch.inf)

@@ -64,10 +64,7 @@ def compose(*overrides: str) -> RunConfig:
         ConfigError: At the first error, in one sentence.
     """
     if other := [given for given in overrides if not isinstance(given, str)]:
-        raise ConfigError(
-            f"compose: {show(other[0])}: give each key as a text, such as "
-            'compose("experiment=fedmcc_digits", "seed=1").'
-        )
+        raise ConfigError(f'compose: {show(other[0])}: give each key as a text, such as "seed=1".')
     return load_config(compose_plain(*overrides))
 
 

@@ -45,5 +45,7 @@ def test_a_cluster_reaches_three_times_as_far_as_its_samples_lie_from_prototypes
 def test_no_cluster_is_an_error_that_says_what_to_do(many):
     points = on_lattice(torch.randn(many, 9, generator=torch.Generator().manual_seed(1)).double())
     ones = torch.ones(many).double()
-    with pytest.raises(RunError, match=rf"no cluster among {many} .* lower method\.min_cluster"):
+    with pytest.raises(
+        RunError, match=rf"no cluster of 30 or more among {many} .*; lower method\.min_cluster"
+    ):
         dense_clusters(points, ones, ones, 30)

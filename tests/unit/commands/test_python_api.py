@@ -13,7 +13,7 @@ from tests.builders.own_module import Data, Lit
     "given", [["experiment=fedavg_digits"], {"experiment": "x"}, 7, Path("x")], ids=str
 )
 def test_keys_are_texts(given):
-    with pytest.raises(ConfigError, match=r"compose: .*: give each key as a text, such as comp"):
+    with pytest.raises(ConfigError, match=r"compose: .*: give each key as a text, such as"):
         compose(given)
 
 
