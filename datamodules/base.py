@@ -146,8 +146,8 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             classes=self.classes or taken.classes,
             owners=taken.owners,
             owner_names=taken.owner_names,
-            names=taken.names,
-            test_names=() if test is None else test.names,
+            names=taken.own_names,
+            test_names=() if test is None else test.own_names,
             skipped=skipped,
         )
 

@@ -36,7 +36,7 @@ class ImageFolder(CustomData[PicturesConfig]):
         search = PictureSearch()
         paths = search.find(self.path)
         search.tell(self.path)
-        return open_pictures(paths, self.config)
+        return open_pictures(self.path, paths, self.config)
 
 
 class ClassFolders(CustomData["ClassFolders.Config"]):
@@ -71,7 +71,8 @@ class ClassFolders(CustomData["ClassFolders.Config"]):
         pictures = {classes.index(name): _find(search, own) for name, own in found.items()}
         search.tell(self._folder(half))
         labels = np.repeat(list(pictures), [len(paths) for paths in pictures.values()])
-        source = open_pictures([path for paths in pictures.values() for path in paths], self.config)
+        paths = [path for own in pictures.values() for path in own]
+        source = open_pictures(self.path, paths, self.config)
         return replace(source, labels=labels.astype(np.int64), classes=tuple(classes))
 
     def _classes(self, half: Half) -> dict[str, list[Path]]:
@@ -136,7 +137,7 @@ class ClientFolders(CustomData[PicturesConfig]):
         inside = [path.relative_to(self.path) for path in paths]
         owners = np.repeat(np.arange(len(pictures)), [len(own) for own in pictures.values()])
         source = replace(
-            open_pictures(paths, self.config),
+            open_pictures(self.path, paths, self.config),
             owners=owners.astype(np.int64),
             owner_names=tuple(pictures),
         )
@@ -160,10 +161,11 @@ class ClientFolders(CustomData[PicturesConfig]):
         return replace(source, labels=labels, classes=tuple(numbers))
 
 
-def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
-    """Return a source of picture files, without labels."""
+def open_pictures(folder: Path, paths: Sequence[Path], config: PicturesConfig) -> Source:
+    """Return a source of picture files, without labels, whose names are paths in the folder."""
     names = [spelled(str(path)) for path in paths]
-    return source_from_pictures(paths, names, config.pixel_format)
+    source = source_from_pictures(paths, names, config.pixel_format)
+    return replace(source, folder=spelled(str(folder)))
 
 
 def subfolders(folder: Path, what: str) -> dict[str, list[Path]]:

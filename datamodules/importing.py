@@ -20,6 +20,7 @@ from coterie.datamodules.inspection import Looked, look_at
 from coterie.datamodules.remote import writing
 from coterie.datamodules.shard_files import INDEX, Row, ShardIndex, write_index, write_shard_files
 from coterie.datamodules.source import Source
+from coterie.datamodules.spelling import inside
 from coterie.errors import DataError
 from coterie.tracking.skipped import SKIPPED, write_skipped
 
@@ -119,7 +120,7 @@ def _rows(source: Source, found: Imported) -> Iterator[Row]:
             found.modes[looked.mode] += 1
         label = -1 if source.labels is None else int(source.labels[looked.row])
         client = -1 if source.owners is None else int(source.owners[looked.row])
-        yield Row(_encoded(looked), label, client, looked.name)
+        yield Row(_encoded(looked), label, client, inside(source.folder, looked.name))
 
 
 def _encoded(looked: Looked) -> bytes | NDArray[np.float32]:

@@ -162,7 +162,8 @@ class Manifest(CustomData["Manifest.Config"]):
         except ValueError as error:  # the table lies at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
         shown = [spelled(str(path)) for path in paths]
-        return source_from_pictures(paths, shown, config.pixel_format)
+        source = source_from_pictures(paths, shown, config.pixel_format)
+        return replace(source, folder=spelled(str(folder)))
 
     def _name(self, column: str) -> str:
         return f"{self.path}, column {column},"

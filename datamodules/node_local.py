@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from coterie.config.component import Component, load_target, parse_component, target_of
 from coterie.contract.data import DataArrays
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 
 class NodeLocal:
@@ -52,7 +52,7 @@ class NodeLocal:
         source = parse_component({**self._config.source, "path": path})
         try:
             arrays: DataArrays = load_target(target_of(source))(source).arrays()
-        except DataError as error:
+        except (ConfigError, DataError) as error:
             raise DataError(f"client {name}: {error}") from error
         return arrays
 

@@ -4,7 +4,7 @@ The samples are in the first of these: a column `image` or `img` (a picture's by
 with a field `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder);
 a column of lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`,
 `client`, `cluster`, `confidence`, and the index that pandas writes along. Names are in `name`,
-`id`, or the files' paths; in CSV names and files are text, so that 007 keeps its zeros.
+`id`, or the files' paths, clients in `client`; in CSV these are text, so that 007 keeps its zeros.
 """
 
 import logging
@@ -27,7 +27,9 @@ from coterie.errors import DataError, listed, reason
 _logger = logging.getLogger(__name__)
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
-_NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
+CLIENT = "client"
+"""The column of the samples' clients."""
+_NO_FEATURES = frozenset({*_NAMES, "sample", "label", CLIENT, "cluster", "confidence"})
 _TEXT = frozenset({"string", "large_string", "string_view"})
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
 """What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
@@ -64,7 +66,7 @@ def open_csv_table(path: Path) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        reader = open_csv(path, (*_NAMES, *_FILES))
+        reader = open_csv(path, (*_NAMES, *_FILES, CLIENT))
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
     return OpenTable(schema=reader.schema, rows=None, batches=reader)
@@ -72,8 +74,8 @@ def open_csv_table(path: Path) -> OpenTable:
 
 def table_batches(
     path: Path, table: OpenTable, fitting: Fitting, batch_size: int
-) -> tuple[int | None, bool, Iterator[SampleBatch]]:
-    """Return the number of rows if known, whether samples have names, and the batches.
+) -> tuple[Iterator[SampleBatch], bool]:
+    """Return the batches, and whether samples have names.
 
     Raises:
         DataError: If there are no rows, no columns with samples, or columns of a wrong type or with
@@ -84,24 +86,30 @@ def table_batches(
     columns = _columns(path, table.schema)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
-    _check_once(path, table.schema, columns.names if name is None else [*columns.names, name])
+    used = [*columns.names, CLIENT] if name is None else [*columns.names, CLIENT, name]
+    _check_once(path, table.schema, used)
     _check_type(path, table.schema, columns)
 
     def batches() -> Iterator[SampleBatch]:
         start = 0
         for rows in _rebatched(path, table.batches, batch_size):
             try:
-                names = None if name is None else tuple(map(str, rows[name].to_pylist()))
+                names = None if name is None else _texts(rows[name])
+                clients = _texts(rows[CLIENT]) if CLIENT in table.schema.names else None
                 samples = _samples(path, rows, columns, fitting, start)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise unreadable(path, error) from error
-            yield SampleBatch(samples, names)
+            yield SampleBatch(samples, names, clients)
             start += len(rows)
         if not start:
             raise DataError(f"{path}: it holds no row; give at least one.")
         fitting.warn()
 
-    return table.rows, name is not None, batches()
+    return batches(), name is not None
+
+
+def _texts(column: Any) -> tuple[str, ...]:
+    return tuple("" if value is None else str(value) for value in column.to_pylist())
 
 
 class _Columns(NamedTuple):

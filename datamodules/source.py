@@ -19,6 +19,7 @@ from coterie.datamodules.image_files import (
     tell_skipped,
 )
 from coterie.datamodules.partitions import Labels, stratified_subset
+from coterie.datamodules.spelling import inside
 from coterie.datamodules.stored import Chained, Picked
 
 Images = NDArray[np.uint8]
@@ -48,6 +49,7 @@ class Source:
         owner_names: Names of these clients.
         pictures: Files of encoded pictures, or their bytes, if the samples are such.
         names: Each picture's name in errors.
+        folder: The folder below which samples have their own names; "" leaves names as they are.
         pixel_format: What pictures are brought to.
         skipped: Pictures that were left out, because they cannot be read.
     """
@@ -60,8 +62,16 @@ class Source:
     owner_names: tuple[str, ...] = ()
     pictures: Sequence[Picture] | None = None
     names: Sequence[str] = ()
+    folder: str = ""
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     skipped: tuple[Unreadable, ...] = ()
+
+    @property
+    def own_names(self) -> Sequence[str]:
+        """What the samples are called: files by their paths inside the folder."""
+        if not self.folder:
+            return self.names
+        return [inside(self.folder, name) for name in self.names]
 
     def subset(self, limit: int | None, seed: int) -> "Source":
         """Draw up to `limit` samples with the classes' proportions, in order; all if None."""
@@ -187,7 +197,8 @@ def merge_sources(first: Source, second: Source) -> Source:
         labels=labels,
         classes=first.classes,
         pictures=Chained(first.pictures or (), second.pictures or ()) if both else None,
-        names=Chained(first.names, second.names) if both else (),
+        names=Chained(first.names, second.names) if first.names and second.names else (),
+        folder=first.folder,
         pixel_format=first.pixel_format,
     )
 

@@ -29,6 +29,11 @@ def spelled(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def inside(folder: str, name: str) -> str:
+    """Return the name of a file below a folder; that of another file stays as it is."""
+    return name.removeprefix(f"{folder.rstrip('/')}/")
+
+
 def _escaped(sign: str) -> str:
     if sign == "\\":
         return r"\\"

@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from coterie.datamodules.image_files import refuse, tell_skipped
 from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.sample_tables import (
+    CLIENT,
+    OpenTable,
     open_csv_table,
     open_parquet_table,
     table_batches,
@@ -26,7 +28,7 @@ from coterie.datamodules.sample_tables import (
 )
 from coterie.datamodules.shard_files import ShardFiles, shard_name
 from coterie.datamodules.source import OnError
-from coterie.datamodules.spelling import spelled
+from coterie.datamodules.spelling import inside, spelled
 from coterie.errors import DataError
 
 _ARRAYS = ("samples", "x", "images")
@@ -39,11 +41,14 @@ class SampleStream:
 
     Attributes:
         total: Number of samples; None if unknown before the end.
+        named: Whether samples have names.
+        of_clients: Whether the file says whose samples they are.
         batches: Batches of exactly the requested size, except the last.
     """
 
     total: int | None
     named: bool
+    of_clients: bool = False
     batches: Iterator[SampleBatch]
 
 
@@ -52,7 +57,8 @@ def open_samples(
 ) -> SampleStream:
     """Open samples of any kind.
 
-    A folder's pictures are sorted and named by path; shards hold their samples' order and names.
+    A folder's pictures are sorted and named by path; shards hold their samples' order, names and
+    clients.
     An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
     `coterie.datamodules.sample_tables`.
 
@@ -91,40 +97,45 @@ def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -
 
     def read(rows: range) -> _Pictures:
         files = [paths[row] for row in rows]
-        return (
-            files,
-            [spelled(str(file)) for file in files],
-            [_inside(folder, file) for file in files],
-        )
+        shown = [spelled(str(file)) for file in files]
+        return _Pictures(files, shown, [inside(spelled(str(folder)), name) for name in shown])
 
     batches = _picture_batches(len(paths), read, fitting, size, on_error)
     return SampleStream(total=len(paths), named=True, batches=batches)
 
 
-def _inside(folder: Path, file: Path) -> str:
-    return spelled(file.relative_to(folder).as_posix())
-
-
 def _open_shards(folder: Path, fitting: Fitting, size: int, on_error: OnError) -> SampleStream:
     files = ShardFiles.open(folder)
+    known = (*files.index.clients, "")  # -1 is no client
+    owners = files.numbers("client") if files.index.clients else None
+
+    def clients(rows: NDArray[np.int64]) -> tuple[str, ...] | None:
+        return None if owners is None else tuple(known[owner] for owner in owners[rows])
 
     def read(rows: range) -> _Pictures:
-        names = files.names(np.array(rows))
-        return files.pictures(np.array(rows)), [f"{folder}, {name}" for name in names], names
+        places = np.array(rows)
+        names = files.names(places)
+        shown = [f"{folder}, {name}" for name in names]
+        return _Pictures(files.pictures(places), shown, names, clients(places))
 
     def vectors() -> Iterator[SampleBatch]:
         for start in range(0, len(files), size):
             rows = np.arange(start, min(start + size, len(files)))
             samples = fitting.array(files.vectors(rows), str(folder))
-            yield SampleBatch(samples, tuple(files.names(rows)))
+            yield SampleBatch(samples, tuple(files.names(rows)), clients(rows))
 
     pictures = files.index.kind == "pictures"
     found = _picture_batches(len(files), read, fitting, size, on_error) if pictures else vectors()
-    return SampleStream(total=len(files), named=True, batches=found)
+    return SampleStream(total=len(files), named=True, of_clients=owners is not None, batches=found)
 
 
-_Pictures = tuple[Sequence[Picture], Sequence[str], Sequence[str]]
-"""Pictures, their names in errors, and what the samples are called."""
+class _Pictures(NamedTuple):
+    """Pictures, their names in errors, and the samples' own names and clients."""
+
+    pictures: Sequence[Picture]
+    shown: Sequence[str]
+    names: Sequence[str]
+    clients: Sequence[str] | None = None
 
 
 def _picture_batches(
@@ -132,14 +143,17 @@ def _picture_batches(
 ) -> Iterator[SampleBatch]:
     bad: list[UnreadablePictureError] = []
     for start in range(0, count, size):
-        pictures, shown, names = read(range(start, min(start + size, count)))
-        decoded = fitting.readable(pictures, shown)
+        found = read(range(start, min(start + size, count)))
+        decoded = fitting.readable(found.pictures, found.shown)
         bad += decoded.bad.values()
         if bad and (on_error == "refuse" or len(bad) == count):
             refuse(bad, count, "repair them or take them out", skip="on_error=skip")
-        good = tuple(name for row, name in enumerate(names) if row not in decoded.bad)
+        good = [row for row in range(len(found.names)) if row not in decoded.bad]
         if good:
-            yield SampleBatch(decoded.images, good)
+            names = tuple(found.names[row] for row in good)
+            owners = found.clients
+            clients = None if owners is None else tuple(owners[row] for row in good)
+            yield SampleBatch(decoded.images, names, clients)
     tell_skipped(bad, count)
     fitting.warn()
 
@@ -169,13 +183,17 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
 
 
 def _open_parquet(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    total, named, batches = table_batches(path, open_parquet_table(path, size), fitting, size)
-    return SampleStream(total=total, named=named, batches=batches)
+    return _table_stream(path, open_parquet_table(path, size), fitting, size)
 
 
 def _open_csv(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    total, named, batches = table_batches(path, open_csv_table(path), fitting, size)
-    return SampleStream(total=total, named=named, batches=batches)
+    return _table_stream(path, open_csv_table(path), fitting, size)
+
+
+def _table_stream(path: Path, table: OpenTable, fitting: Fitting, size: int) -> SampleStream:
+    batches, named = table_batches(path, table, fitting, size)
+    of_clients = CLIENT in table.schema.names
+    return SampleStream(total=table.rows, named=named, of_clients=of_clients, batches=batches)
 
 
 def _array_stream(

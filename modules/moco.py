@@ -7,6 +7,7 @@ key network are averaged, with their running statistics; the queue never leaves 
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
@@ -14,7 +15,7 @@ from coterie.contract import Entry, Role, Slots, StateRoles, Task, Tensors, load
 from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.modules.lightly_parts import MoCoProjectionHead, NTXentLoss
 from coterie.modules.pretraining import ONLINE, Followed, FollowedConfig, Pretraining
-from coterie.precision import in_float32
+from coterie.precision import in_float32, unit_rows
 
 
 class MoCoConfig(FollowedConfig):
@@ -49,8 +50,10 @@ class QueueContrast(Followed):
         super().__init__(config, task)
         self.criterion = NTXentLoss(config.temperature, (config.queue_size, config.projection))
         queue = self.criterion.memory_bank
-        for name in ("bank", "bank_ptr"):  # lightly leaves them out of the state
-            queue.register_buffer(name, getattr(queue, name), persistent=True)
+        # Normal numbers in float32 differ in their last bits between kinds of CPUs.
+        keys = torch.randn(queue.bank.shape, dtype=torch.float64)
+        for name, start in (("bank", unit_rows(keys)), ("bank_ptr", queue.bank_ptr)):
+            queue.register_buffer(name, start, persistent=True)  # lightly keeps them out of it
         self.to(task.dtype)
 
     @gradient_cached

@@ -66,7 +66,7 @@ class PredictConfig(Component):
     input: _GivenPath
     """A folder of pictures or shards, or a .npy, .npz, .parquet or .csv file."""
     output: _GivenPath = "assignments.parquet"
-    """A new .parquet or .csv file for sample, name, cluster and confidence."""
+    """A new .parquet or .csv file for sample, name, client, cluster and confidence."""
     clusters: _GivenPath | None = None
     """A file of names, merges and splits that was saved from the page of `coterie show`."""
     on_error: Literal["refuse", "skip"] = "refuse"
@@ -126,6 +126,7 @@ def _predict(arguments: Sequence[str]) -> int:
         output,
         model=config.model,
         named=stream.named,
+        of_clients=stream.of_clients,
         embedding=config.embedding,
         cluster=config.cluster.as_cluster(),
         accelerator=config.accelerator,

@@ -95,6 +95,8 @@ def test_what_was_left_is_gone_at_the_next_start(place):
     (killed.path / "session").mkdir()
     program = ["sleep", "600"]
     left = subprocess.Popen(["/bin/sh", "-c", '"$@"; :', f"{killed.path}/raylet", *program])
+    while not Path(f"/proc/{left.pid}/cmdline").read_bytes():  # it is being executed
+        time.sleep(0.01)
     running = SessionFolder()
     os.utime(killed.path, (0, 0))
     os.close(SessionFolder()._lock)

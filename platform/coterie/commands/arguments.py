@@ -4,7 +4,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from coterie.commands.compose import parse
+from coterie.commands.compose import as_plain
+from coterie.commands.overrides import parse
 from coterie.errors import ConfigError
 
 
@@ -27,7 +28,7 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
             if not isinstance(section, dict):
                 raise ConfigError(f"{override.input_line}: {parent} already has a value.")
         section[leaf] = override.value()
-    return values
+    return as_plain(values, arguments)
 
 
 def backend_at_hand(cluster: Mapping[str, Any]) -> Literal["ray", "serial"]:

@@ -12,14 +12,14 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from coterie.commands.method_choices import ELSEWHERE, METHOD, methods_in_hydra, shipped_methods
+from coterie.commands.overrides import parse
 from coterie.commands.own_class_keys import with_own_classes
 from coterie.commands.recipes import (
     RECIPES,
@@ -37,12 +37,6 @@ from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
 """The folder of the papers' tables, from which a run cannot choose."""
-_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
-_PATH_ENDS = (".path", ".root")
-"""Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
-_STRUCTURE = tuple("'\"[{(")
-"""First characters of values that are more than a text, for which Hydra's error message is
-shown."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -84,17 +78,32 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
         )
         for override in values:
             _set(config, override)
-        # A stored config is data: what looks like an interpolation stays a text.
-        fresh = directory is None
-        plain: Any = OmegaConf.to_container(config, resolve=fresh, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(
-            f"{' '.join(overrides)}: the YAML does not compose: {reason(error)}."
-        ) from error
+        raise _no_config(overrides, error) from error
+    # A stored config is data: what looks like an interpolation stays a text.
+    plain = as_plain(config, overrides, resolve=directory is None)
     if directory is not None:
         check_targets(plain, directory.config, {*trusted_by(plain), *packages_in(given)})
         check_places(plain, directory.config, given)
+    return plain
+
+
+def as_plain(values: Any, overrides: Sequence[str], *, resolve: bool = True) -> dict[str, Any]:
+    """Return values as plain ones, with what `${oc.env:NAME}` and the like stand for.
+
+    Raises:
+        ConfigError: If one stands for nothing.
+    """
+    try:
+        config = OmegaConf.create(values)
+        plain: Any = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise _no_config(overrides, error) from error
     return dict(plain)
+
+
+def _no_config(overrides: Sequence[str], error: Exception) -> ConfigError:
+    return ConfigError(f"{' '.join(overrides)}: the config does not compose: {reason(error)}.")
 
 
 def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
@@ -120,8 +129,7 @@ def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[st
     for name in needed:
         if _target(config, name) is None:
             raise ConfigError(f"{name}: none is chosen; give {name}=CHOICE, see --help.")
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    return dict(plain)
+    return as_plain(config, arguments)
 
 
 def _given(values: Sequence[Override]) -> dict[str, Any]:
@@ -253,56 +261,6 @@ def _check_choice(group: str, choice: str) -> None:
     if choice not in known:
         why = not_among(group, choice, known, "coterie train --help")
         raise ConfigError(f"{group}={choice}: {why}")
-
-
-def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
-    """Parse overrides by Hydra's grammar.
-
-    Args:
-        overrides: Such as `method.lr=1e-3`.
-        sweeps: Whether an override may have several values, as `method.lr=1e-3,1e-2`.
-
-    Raises:
-        ConfigError: At the first override that cannot be parsed, or must not have several values.
-    """
-    parser = OverridesParser.create()
-    parsed = []
-    for text in overrides:
-        try:
-            override = _read(parser, text, sweeps=sweeps)
-        except HydraException as error:
-            hint = (
-                "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
-                if "=" in text
-                else "write it as key=value"
-            )
-            raise ConfigError(f"{text}: it cannot be read; {hint}.") from error
-        if override.package is not None:
-            raise ConfigError(
-                f"{text}: a section cannot be renamed; leave @{override.package} out."
-            )
-        if override.is_sweep_override() and not sweeps:
-            value = override.get_value_string()
-            hint = f"give one, or a list as {override.key_or_group}=[{value}]"
-            raise ConfigError(f"{text}: these are several values; {hint}.")
-        parsed.append(override)
-    return parsed
-
-
-def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
-    """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts."""
-    key, _, value = text.partition("=")
-    as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-    is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
-    in_quotes = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    if is_path and value != "null" and not in_quotes and not (sweeps and "," in value):
-        return parser.parse_override(as_text if value else text)
-    try:
-        return parser.parse_override(text)
-    except HydraException:
-        if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
-            raise
-        return parser.parse_override(as_text)
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:

@@ -14,10 +14,10 @@ from coterie.commands.compose import (
     describe_choice,
     experiments,
     groups,
-    parse,
     read_choice,
     split_choice,
 )
+from coterie.commands.overrides import parse
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in, show

@@ -125,10 +125,12 @@ class SampleBatch(NamedTuple):
     Attributes:
         samples: uint8 images (n, channels, height, width), or float32 vectors (n, features).
         names: Each sample's name in its source, or None.
+        clients: The name of each sample's client, "" if it has none; or None.
     """
 
     samples: Shaped[np.ndarray, "n ..."]
     names: tuple[str, ...] | None = None
+    clients: tuple[str, ...] | None = None
 
 
 class DataModule(Protocol):

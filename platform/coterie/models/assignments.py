@@ -21,8 +21,9 @@ _GROUP_ROWS = 8192
 
 
 class AssignmentsFile:
-    """A Parquet or CSV file: sample, name, cluster, cluster_name, confidence and embedding.
+    """A Parquet or CSV file: with the columns that follow, as far as they are known.
 
+    The columns are sample, name, client_name, cluster, cluster_name, confidence and embedding.
     Rows are written to a temporary file beside the path. The context manager renames it to the path
     on success and deletes it on error. Its owner alone can read it. In CSV, a name that a
     spreadsheet would run gets an apostrophe.
@@ -31,6 +32,7 @@ class AssignmentsFile:
         path: A .parquet or .csv file; missing folders are created. An existing file is never
             replaced.
         named: Whether to write names.
+        of_clients: Whether to write the clients' names.
         clustered: Whether to write cluster and confidence.
         features: The embedding's width, or None to leave the embedding out.
         cluster_names: Names of the clusters, if they have any.
@@ -45,6 +47,7 @@ class AssignmentsFile:
         path: Path,
         *,
         named: bool,
+        of_clients: bool = False,
         clustered: bool,
         features: int | None,
         cluster_names: Sequence[str] = (),
@@ -52,6 +55,7 @@ class AssignmentsFile:
     ) -> None:
         fields = [("sample", pa.int64())]
         fields += [("name", pa.string())] if named else []
+        fields += [("client_name", pa.string())] if of_clients else []
         fields += [("cluster", pa.int32())] if clustered else []
         fields += [("cluster_name", pa.string())] if cluster_names else []
         fields += [("confidence", pa.float32())] if clustered else []
@@ -99,13 +103,15 @@ class AssignmentsFile:
         columns: dict[str, Any] = {"sample": np.arange(self.rows, self.rows + count)}
         if "name" in self._schema.names:
             columns["name"] = batch.names
+        if "client_name" in self._schema.names:
+            columns["client_name"] = batch.clients
         if prediction.probabilities is not None and "cluster" in self._schema.names:
             cluster, confidence = most_probable(prediction.probabilities, self._outliers)
             columns["cluster"] = cluster.int().numpy()
             columns["confidence"] = confidence.float().numpy()
             if self._cluster_names:
                 columns["cluster_name"] = [self._cluster_names[own] for own in cluster.tolist()]
-        for text in {"name", "cluster_name"} & columns.keys() if self._csv else ():
+        for text in {"name", "client_name", "cluster_name"} & columns.keys() if self._csv else ():
             columns[text] = [cell(each) for each in columns[text]]
         if self._features:
             flat = pa.array(prediction.embedding.float().numpy().ravel())

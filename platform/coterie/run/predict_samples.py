@@ -29,6 +29,7 @@ def predict_samples(
     *,
     model: str,
     named: bool,
+    of_clients: bool = False,
     embedding: bool,
     cluster: ClusterConfig,
     accelerator: Accelerator,
@@ -43,6 +44,7 @@ def predict_samples(
         output: The .parquet or .csv file to write; it appears whole or not at all.
         model: A finished run's folder, or its `model/`.
         named: Whether the samples have names.
+        of_clients: Whether they have clients.
         embedding: Whether to write the representations as well.
         cluster: Where to predict.
         accelerator: Device of prediction.
@@ -68,6 +70,7 @@ def predict_samples(
     file = AssignmentsFile(
         output,
         named=named,
+        of_clients=of_clients,
         clustered=described["clusters"] is not None,
         features=described["features"] if embedding else None,
         cluster_names=() if owned is None else owned.names,

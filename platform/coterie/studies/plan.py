@@ -11,7 +11,8 @@ from hydra.core.override_parser.types import Override
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from coterie.commands.arguments import read_values
-from coterie.commands.compose import compose_plain, parse
+from coterie.commands.compose import compose_plain
+from coterie.commands.overrides import parse
 from coterie.config.component import Component
 from coterie.config.explain import nearest
 from coterie.config.loading import check_keys, load_component, load_config

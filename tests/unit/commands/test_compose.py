@@ -307,13 +307,13 @@ PROBLEMS = [
     (["experiment=first", "~zzz.a"], "~zzz.a: the experiment does not set it; leave it out."),
     (
         ["experiment=first", "run_dir=${nope}"],
-        "experiment=first run_dir=${nope}: the YAML does not compose: Interpolation key 'nope' not found.",
+        "experiment=first run_dir=${nope}: the config does not compose: Interpolation key 'nope' not found.",
     ),
     (
         ["experiment=first", "seed=???"],
-        "experiment=first seed=???: the YAML does not compose: Missing mandatory value: seed.",
+        "experiment=first seed=???: the config does not compose: Missing mandatory value: seed.",
     ),
-    (["experiment=broken"], "experiment=broken: the YAML does not compose: "),
+    (["experiment=broken"], "experiment=broken: the config does not compose: "),
 ]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.commands.compose import parse
+from coterie.commands.overrides import parse
 from coterie.commands.written import written
 
 LONG = "/home/someone/experiments/2026/fedmcc/pretraining/simclr_fashionmnist/run-one"

@@ -4,6 +4,7 @@ import codecs
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -137,6 +138,37 @@ def test_predicted_names_can_be_written(tmp_path):
     place(tmp_path, f"{LATIN}/1.png")
     stream = open_samples(tmp_path, Fitting((1, 8, 8), images=True, mode="L"), 2)
     assert next(stream.batches).names == (r"Bl\xe4tter/1.png",)
+
+
+@pytest.mark.parametrize("folder", ["data", "ä/data", "a\u0308 [1]"])
+@pytest.mark.parametrize("cls", [ClassFolders, ClientFolders, ImageFolder])
+def test_a_sample_is_called_by_its_path_in_the_folder_here_and_by_predict(tmp_path, cls, folder):
+    root = tmp_path / folder
+    place(root, "ann/1.png", "bob/2.png", "bob/ü.png")
+    names = ["ann/1.png", "bob/2.png", "bob/ü.png"]
+    data = cls(cls.Config(path=f"{root}/"))
+    assert [*data.arrays().names] == names
+    fitting = Fitting((1, 8, 8), images=True, mode="L")
+    predicted = [name for batch in open_samples(root, fitting, 2).batches for name in batch.names]
+    assert predicted == names
+    import_data(data, tmp_path / "shards", shard_bytes=1 << 20)
+    assert [*arrays(Shards, tmp_path / "shards").names] == names
+
+
+def test_samples_of_a_training_and_a_test_folder_are_told_apart(tmp_path):
+    place(tmp_path, "train/ann/1.png", "test/ann/1.png")
+    data = ClassFolders(ClassFolders.Config(path=str(tmp_path)))
+    assert [*data.arrays().names] == ["train/ann/1.png"]
+    assert [*data.arrays().test_names] == ["test/ann/1.png"]
+    both = ClassFolders(ClassFolders.Config(path=str(tmp_path), split="all")).arrays()
+    assert [*both.names] == ["train/ann/1.png", "test/ann/1.png"]
+
+
+def test_an_error_names_the_whole_path(tmp_path):
+    place(tmp_path, "ann/1.png", "bob/2.png")
+    (tmp_path / "bob" / "2.png").write_bytes(b"")
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}/bob/2.png")):
+        arrays(ClassFolders, tmp_path)
 
 
 def test_two_names_that_differ_in_a_broken_byte_stay_two(tmp_path):

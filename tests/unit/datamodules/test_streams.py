@@ -218,6 +218,42 @@ def test_names_in_a_csv_stay_text(column):
     assert names == ["007", "7", "1e3"]
 
 
+def test_a_column_of_clients_is_read_along_and_is_no_feature():
+    Path("x.csv").write_text("client,a,b\n007,1,2\n,3,4\nsite a,5,6\n")
+    stream = open_samples(Path("x.csv"), PAIRS, 2)
+    assert stream.of_clients
+    batches = list(stream.batches)
+    assert [client for batch in batches for client in batch.clients] == ["007", "", "site a"]
+    assert np.concatenate([batch.samples for batch in batches]).shape == (3, 2)
+    pq.write_table(pa.table({"client": [7, None], "a": [1, 2], "b": [3, 4]}), "x.parquet")
+    assert next(open_samples(Path("x.parquet"), PAIRS, 2).batches).clients == ("7", "")
+    Path("y.csv").write_text("a,b\n1,2\n")
+    assert not open_samples(Path("y.csv"), PAIRS, 2).of_clients
+
+
+@pytest.mark.parametrize("kind", ["pictures", "vectors"])
+def test_shards_tell_whose_samples_they_are(kind):
+    samples = {
+        "pictures": [encoded(1), b"no picture", encoded(2)],
+        "vectors": [np.zeros(2, np.float32)] * 3,
+    }[kind]
+    shape = {"pictures": (4, 4), "vectors": (2,)}[kind]
+    fitting = {"pictures": IMAGES, "vectors": PAIRS}[kind]
+    rows = [
+        Row(one, -1, client, f"{client}") for one, client in zip(samples, (1, 0, -1), strict=True)
+    ]
+    entries = write_shard_files(Path("shards"), iter(rows), 1 << 20)
+    index = ShardIndex(kind=kind, shape=shape, clients=("ann", "bob"), shards=entries)
+    write_index(Path("shards"), index)
+    stream = open_samples(Path("shards"), fitting, 2, "skip")
+    assert stream.of_clients
+    found = [
+        pair for batch in stream.batches for pair in zip(batch.names, batch.clients, strict=True)
+    ]
+    expected = [("1", "bob"), ("0", "ann"), ("-1", "")]
+    assert found == (expected if kind == "vectors" else [expected[0], expected[2]])
+
+
 @pytest.mark.parametrize("column", ["path", "file"])
 def test_files_called_by_numbers_are_found(column):
     for level, name in enumerate(("007", "7")):

@@ -15,9 +15,9 @@ NAMES = ["=1+1.png", "@SUM(A1).png", "a\r=1.png", "a.png", "-2"]
 def written(path):
     """Write a row for each name, in a cluster whose name is a formula."""
     many = len(NAMES)
-    batch = SampleBatch(torch.zeros(many, 2).numpy(), names=NAMES)
+    batch = SampleBatch(torch.zeros(many, 2).numpy(), names=NAMES, clients=NAMES)
     with AssignmentsFile(
-        path, named=True, clustered=True, features=None, cluster_names=["=2"]
+        path, named=True, of_clients=True, clustered=True, features=None, cluster_names=["=2"]
     ) as file:
         file.write((batch, Prediction(torch.zeros(many, 2), torch.ones(many, 1))))
 
@@ -28,6 +28,7 @@ def test_a_spreadsheet_runs_no_name(tmp_path):
         rows = list(csv.DictReader(file))
     shown = ["'=1+1.png", "'@SUM(A1).png", "a =1.png", "a.png", "-2"]
     assert [row["name"] for row in rows] == shown
+    assert [row["client_name"] for row in rows] == shown
     assert {row["cluster_name"] for row in rows} == {"'=2"}
     assert {row["cluster"] for row in rows} == {"0"}
 

@@ -57,6 +57,19 @@ def test_the_report_tells_all_in_one_pass(folder, tmp_path, capsys):
         assert len(sheet.getcolors(10**6)) > 1000
 
 
+def test_a_variable_stands_for_its_value(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PICTURES", str(folder))
+    given = ["data=class_folders", f"out={tmp_path}/check"]
+    assert main([*given, "data.path=${oc.env:PICTURES}"]) == 1
+    assert (tmp_path / "check" / "unreadable.csv").is_file()
+    capsys.readouterr()
+    assert main([*given, "data.path=${oc.env:NO_PICTURES}"]) == 2
+    error = capsys.readouterr().err
+    assert "data.path=${oc.env:NO_PICTURES}: the config does not compose:" in error.replace(
+        "\n", " "
+    )
+
+
 def test_data_in_order_gives_zero_and_no_lists(folder, tmp_path):
     for name in ("a/bad.png", "b/empty.jpg", "b/copy.png"):
         (folder / name).unlink()

@@ -1,0 +1,66 @@
+"""Parses `key=value` arguments by Hydra's grammar."""
+
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from coterie.errors import ConfigError
+
+_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
+_PATH_ENDS = (".path", ".root")
+"""Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
+_STRUCTURE = tuple("'\"[{(")
+"""First characters of values that are more than a text, for which Hydra's error message is
+shown."""
+
+
+def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
+    """Parse overrides by Hydra's grammar.
+
+    Args:
+        overrides: Such as `method.lr=1e-3`.
+        sweeps: Whether an override may have several values, as `method.lr=1e-3,1e-2`.
+
+    Raises:
+        ConfigError: At the first override that cannot be parsed, or must not have several values.
+    """
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            override = _read(parser, text, sweeps=sweeps)
+        except HydraException as error:
+            hint = (
+                "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
+                if "=" in text
+                else "write it as key=value"
+            )
+            raise ConfigError(f"{text}: it cannot be read; {hint}.") from error
+        if override.package is not None:
+            raise ConfigError(
+                f"{text}: a section cannot be renamed; leave @{override.package} out."
+            )
+        if override.is_sweep_override() and not sweeps:
+            value = override.get_value_string()
+            hint = f"give one, or a list as {override.key_or_group}=[{value}]"
+            raise ConfigError(f"{text}: these are several values; {hint}.")
+        parsed.append(override)
+    return parsed
+
+
+def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
+    """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts."""
+    key, _, value = text.partition("=")
+    as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+    is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
+    in_quotes = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if is_path and value != "null" and not in_quotes and not (sweeps and "," in value):
+        return parser.parse_override(as_text if value else text)
+    try:
+        return parser.parse_override(text)
+    except HydraException:
+        if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
+            raise
+        return parser.parse_override(as_text)
