@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
-import torch
 from annotated_types import Len
 from pydantic import NonNegativeFloat, NonNegativeInt, TypeAdapter
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ from typing_extensions import TypedDict
 from coterie.checkpoints.client_rows import COLUMNS, Row, joined, read_rows, split
 from coterie.checkpoints.integrity import DamagedError
 from coterie.contract.phase import ServerState, Slots
+from coterie.contract.tensor_spec import DTYPES
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
 from coterie.execution.packing import pack, unpack
@@ -26,14 +26,6 @@ from coterie.rounds.state import Ledger, RunState
 
 _LEDGER = ("versions", "received")
 """The parts of a record about clients that belong to the ledger."""
-
-_DTYPES = frozenset(
-    {
-        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    }
-)
-"""The dtypes of a run's tensors."""
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
@@ -218,7 +210,7 @@ def load_tensors_file(path: Path) -> dict[Key, Tensor]:
         DamagedError: If it holds numbers that PyTorch does not compute with.
     """
     tensors = load_file(path)
-    if other := {value.dtype for value in tensors.values()} - _DTYPES:
+    if other := {value.dtype for value in tensors.values()} - DTYPES:
         raise DamagedError(f"{path.name} holds numbers of the type {other.pop()}")
     return {tuple(json.loads(key)): value for key, value in tensors.items()}
 

@@ -9,6 +9,15 @@ from torch import Tensor
 Length = int | range | None
 """Length of a dimension: one number, one of several, or any."""
 
+DTYPES = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
+"""The dtypes of a run's tensors, and so of what clients send and keep: those that PyTorch computes
+with and checkpoints hold."""
+
 LARGEST = 1e12
 """The largest magnitude of a floating value without a range of its own; its square is finite."""
 

@@ -18,7 +18,7 @@ from coterie.aggregation.exact import (
 )
 from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
 from coterie.contract.roles import is_variance
-from coterie.contract.tensor_spec import ANY, LARGEST, Bounds, Length, TensorSpec
+from coterie.contract.tensor_spec import ANY, DTYPES, LARGEST, Bounds, Length, TensorSpec
 from coterie.errors import ContractError, printable
 
 ValueT = TypeVar("ValueT")
@@ -132,16 +132,24 @@ def _plain_outcome(outcome: Outcome) -> Outcome:
 
 
 def _named(part: str, given: Mapping[str, ValueT]) -> dict[str, ValueT]:
-    """Return a part of an outcome as a dictionary, its tensors of the plain type."""
+    """Return a part of an outcome as a dictionary, its tensors of the plain type.
+
+    They are new objects, because also a plain tensor may have attributes in the place of methods.
+    """
     found: dict[str, Any] = {}
     for name, value in dict(given).items():
         _check_name(f"Outcome.{part}", name)
-        if isinstance(value, Tensor) and type(value) not in (Tensor, Parameter):
+        if isinstance(value, Tensor) and not _is_sparse(value):
             with torch._C.DisableTorchFunctionSubclass():  # the client's, too, is then not called
                 found[name] = Tensor.as_subclass(value, Tensor)
         else:
             found[name] = value
     return found
+
+
+def _is_sparse(value: Tensor) -> bool:
+    """Return whether PyTorch cannot make a new object of it; it is refused later."""
+    return type(value) in (Tensor, Parameter) and value.layout is not torch.strided
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
@@ -331,7 +339,7 @@ def _check_tensor(what: str, name: str, value: Any) -> None:
         raise ContractError(f"{what}: {name!r} is {type(value).__name__}; send a tensor.")
     if value.is_meta:
         raise ContractError(f"{what}: {name!r} has no values; take it off the meta device.")
-    if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
+    if value.dtype not in DTYPES or value.layout is not torch.strided:
         kind = value.dtype if value.layout is torch.strided else value.layout
         raise ContractError(f"{what}: {name!r} is {kind}; send a dense tensor of real numbers.")
 

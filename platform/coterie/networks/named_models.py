@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
 from torch import Tensor, nn
 
 from coterie.config.file_digest import are_untouched, with_digest
@@ -25,6 +25,16 @@ _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 Colours = Annotated[tuple[float, float, float], Field(strict=False)]
 Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Field(strict=False)]
 Option = bool | int | float | str | tuple[int, ...] | None
+_LARGEST = 1 << 14
+"""The largest whole number in options: with more layers a network would take minutes to build."""
+
+
+def _bounded(options: Mapping[str, Option]) -> Mapping[str, Option]:
+    for name, value in options.items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, int) and abs(number) > _LARGEST for number in numbers):
+            raise ValueError(f"{name}: whole numbers are at most {_LARGEST}")
+    return options
 
 
 class Built(NamedTuple):
@@ -74,7 +84,7 @@ class NamedModel(ScalableConfig):
     """Mean of red, green and blue in [0, 1]; by default the model's own."""
     deviation: Deviations | None = None
     """Standard deviation of red, green and blue; by default the model's own."""
-    options: Mapping[str, Option] = {}
+    options: Annotated[Mapping[str, Option], AfterValidator(_bounded)] = {}
     """Arguments of the library's constructor, such as {patch_size: 4}."""
     digest: str | None = None
     """SHA-256 of the file of weights. Filled in from the file; a given value must match."""
@@ -154,7 +164,7 @@ class NamedModel(ScalableConfig):
         height, width = (height, width) if self.size is None else (self.size, self.size)
         try:
             built = self.create(height, width)
-        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        except Exception as error:  # the library's code, with options of any kind
             raise self._refused(f"it cannot be built for {height}×{width} pixels", error) from error
         if self.stem == "small":
             make_stem_small(self.model, built.network)
@@ -185,7 +195,7 @@ class NamedModel(ScalableConfig):
         probe = copy.deepcopy(network).to("meta").eval()
         try:
             found = probe(torch.zeros(2, 3, height, width, device="meta"))
-        except (RuntimeError, ValueError, AssertionError) as error:
+        except Exception as error:  # as in `build`
             raise self._refused(f"it cannot take {height}×{width} pixels", error) from error
         if not isinstance(found, Tensor) or found.ndim != 2:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

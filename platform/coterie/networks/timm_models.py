@@ -1,5 +1,6 @@
 """timm's networks as encoders: `encoder=timm:vit_tiny_patch16_224`, with the extra `timm`."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,11 @@ except ModuleNotFoundError as missing:
         f"target={__name__}:Timm: timm is not installed; "
         "install it with pip install 'coterie[timm]'."
     ) from missing
+
+
+_OF_FACTORY = frozenset(inspect.signature(timm.create_model).parameters)
+"""Arguments of timm's factory and not of a network. It reads files that they name, and unpickles
+them in its older versions; weights are `encoder.weights`."""
 
 
 class Timm(NamedModel):
@@ -47,6 +53,9 @@ class Timm(NamedModel):
 
     def create(self, height: int, width: int) -> Built:
         """See `NamedModel.create`."""
+        for option in self.options:
+            if option in _OF_FACTORY or option.startswith("pretrained"):
+                raise TypeError(f"unexpected keyword argument {option!r}")
         config = _config(self.model)
         sized = {"img_size": (height, width)} if config.fixed_input_size else {}
         network = timm.create_model(

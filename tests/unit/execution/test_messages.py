@@ -418,11 +418,24 @@ class Changing(dict):
         return {name: torch.zeros(2) for name in self}.items()
 
 
+def dressed(value, **attributes):
+    """A tensor with attributes in the place of PyTorch's methods."""
+    for name, instead in attributes.items():
+        setattr(value, name, instead)
+    return value
+
+
+NAN = (torch.nan, torch.nan)
+
+
 @pytest.mark.parametrize(
     "gathered",
     [
         {"choice": torch.full((2,), torch.nan).as_subclass(Finite)},
         Changing(choice=torch.full((2,), torch.nan)),
+        {"choice": dressed(torch.tensor(NAN), numel=lambda: 0)},
+        {"choice": dressed(torch.tensor(NAN), is_floating_point=lambda: False)},
+        {"choice": dressed(torch.nn.Parameter(torch.tensor(NAN)), detach=lambda: torch.zeros(2))},
     ],
 )
 def test_what_is_checked_is_what_is_sent(gathered):
@@ -435,3 +448,18 @@ def test_tensors_of_a_librarys_type_are_sent_as_plain_ones():
     found = check_outcome(PHASE, sent, LAYOUTS, range(3)).gathered["choice"]
     assert type(found) is torch.Tensor
     assert found.tolist() == [0, 1]
+
+
+def test_an_attribute_in_place_of_a_method_makes_no_complex_number_real():
+    lies = {"is_complex": lambda: False, "numel": lambda: 0, "is_floating_point": lambda: False}
+    with pytest.raises(ContractError, match=r"is torch\.complex64; send a dense tensor of real"):
+        check(Outcome(gathered={"choice": dressed(torch.ones(2, dtype=torch.complex64), **lies)}))
+
+
+@pytest.mark.parametrize("part", ["gathered", "state", "peer_messages"])
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.bits8, torch.float8_e5m2])
+def test_numbers_that_no_checkpoint_reads_back_are_refused(part, dtype):
+    value = torch.zeros(4, dtype=torch.uint8 if dtype.itemsize == 1 else torch.int16).view(dtype)
+    given = {"choice": value} if part != "peer_messages" else {2: {"note": value}}
+    with pytest.raises(ContractError, match=f"is {dtype}; send a dense tensor of real numbers"):
+        check(Outcome(**{part: given}))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
@@ -191,6 +192,31 @@ def test_a_config_that_cannot_be_met_is_refused(
 def test_a_model_that_does_not_fit_the_samples_is_refused(config, shape, message) -> None:
     with pytest.raises(ConfigError, match=message):
         config.build(shape)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "pretrained_strict"],
+)
+def test_options_that_read_files_are_refused(tmp_path, option) -> None:
+    """timm unpickles what its older versions find at `checkpoint_path`."""
+    config = Timm(model="test_vit", options={option: str(tmp_path)})
+    with pytest.raises(ConfigError, match=f"^encoder.options: .* takes no {option}; leave it out"):
+        config.build((3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    "options", [{"act_layer": "os.system"}, {"num_heads": 0}, {"norm_layer": "x"}, {"depth": -1}]
+)
+def test_options_that_a_library_stumbles_over_are_refused_in_a_sentence(options) -> None:
+    with pytest.raises(ConfigError, match="^encoder.model=test_vit: it cannot"):
+        Timm(model="test_vit", options=options).build((3, 32, 32))
+
+
+@pytest.mark.parametrize("options", [{"depth": 10**8}, {"embed_dim": 2**20}])
+def test_options_of_networks_without_end_are_refused(options) -> None:
+    with pytest.raises(ValidationError, match="at most 16384"):
+        Timm(model="test_vit", options=options)
 
 
 def test_wrong_weights_are_refused_by_the_first_that_does_not_fit(tmp_path) -> None:
