@@ -4,7 +4,9 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -17,12 +19,15 @@ from coterie.errors import (
     RunError,
     described,
     out_of_memory,
+    printable,
     reason,
 )
 from coterie.tracking.streams import Outlasting, open_missing
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
+
+_logger = logging.getLogger(__name__)
 
 
 def run_command(
@@ -56,7 +61,7 @@ def run_command(
             rest = [argument for argument in arguments if argument not in _HELP]
             Terminal().out(help_text(*rest), highlight=False)
             return 0
-        with launcher_hidden():
+        with launcher_hidden(), _warnings_told():
             return command(arguments)
     except CoterieError as error:
         if not error.reported:
@@ -71,6 +76,25 @@ def run_command(
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
         return InterruptedRunError.exit_code
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Tell what libraries warn of as a sentence: Python would print it as it is.
+
+    It may be of a file's content, with what a terminal would interpret.
+    """
+    before = warnings.showwarning
+    warnings.showwarning = _tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def _tell(message: Warning | str, *_: object, **__: object) -> None:
+    why = described(message) if isinstance(message, Warning) else printable(message)
+    _logger.warning("%s", why)
 
 
 def _refusal(error: OSError | MemoryError | RuntimeError) -> str:

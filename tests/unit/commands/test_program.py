@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 
@@ -128,3 +129,17 @@ def test_an_error_cannot_steer_the_terminal(capsys):
 
     assert run_command(command, [], lambda: "") == 2
     assert capsys.readouterr().err == "a?[2Jb.png is not a readable picture.\n"
+
+
+def test_what_a_library_warns_of_is_told_without_escapes(capsys, caplog):
+    def warn(_):
+        warnings.warn("unknown charset \x1b]0;mine\x07\nand another line", stacklevel=1)
+        return 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        assert run_command(warn, (), str) == 0
+        assert warnings.showwarning is before
+    assert caplog.messages == ["unknown charset ?]0;mine?"]
+    assert "charset" not in capsys.readouterr().err.replace(caplog.messages[0], "")
