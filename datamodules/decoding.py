@@ -244,7 +244,8 @@ def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
 def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     """Decode to channels, without a change of size."""
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
-        shown = Image.fromarray(read_dicom(content, pixel_format.levels, pixel_format.frame))
+        levels, frame, most = pixel_format.levels, pixel_format.frame, pixel_format.max_pixels
+        shown = Image.fromarray(read_dicom(content, levels, frame, most))
         return _as_mode(shown, pixel_format, shown.mode)
     try:
         image = open_picture(content, max_pixels=pixel_format.max_pixels)

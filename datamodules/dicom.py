@@ -5,6 +5,8 @@ and C.11.2); without either, the file's lowest and highest level become black an
 is inverted. Colours are converted to RGB.
 """
 
+import zlib
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.datamodules.picture_files import UnfitPictureError, choose_frame
+from coterie.datamodules.growth import check_growth, most_from
+from coterie.datamodules.picture_files import (
+    MAX_PIXELS,
+    UnfitPictureError,
+    check_pixels,
+    choose_frame,
+)
 from coterie.errors import DataError
 
 Levels = tuple[float, float]
@@ -35,8 +43,26 @@ def is_dicom_file(path: Path) -> bool:
         return False
 
 
+class _Packed(BytesIO):
+    """A file whose rest, which pydicom asks for to inflate it, must not grow too much."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, or all."""
+        content = super().read(size)
+        if size is None or size < 0:
+            with suppress(zlib.error):  # it is not deflated, or damaged
+                inflated = zlib.decompressobj(-zlib.MAX_WBITS).decompress(
+                    content, most_from(len(content)) + 1
+                )
+                check_growth(len(content), len(inflated))
+        return content
+
+
 def read_dicom(
-    content: bytes, levels: Levels | None, frame: int | None = None
+    content: bytes,
+    levels: Levels | None,
+    frame: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
     """Decode a DICOM file.
 
@@ -45,18 +71,19 @@ def read_dicom(
         levels: Rescaled levels, such as Hounsfield units, that become black and white, in place of
             the file's window.
         frame: Which frame to take of several; None refuses these.
+        max_pixels: Pixels of a frame, at most.
 
     Returns:
         uint8 (height, width), or (height, width, 3) in RGB.
 
     Raises:
         DataError: If pydicom is not installed.
-        UnfitPictureError: If the file holds several frames, and none is chosen.
+        UnfitPictureError: If the file holds several frames, and none is chosen, or too many pixels.
         ValueError: If the file holds no picture that can be decoded.
     """
     try:
         import pydicom
-        from pydicom.pixels import apply_color_lut
+        from pydicom.pixels import apply_color_lut, pixel_array
         from pydicom.uid import ImplicitVRLittleEndian
     except ImportError as error:
         raise DataError(
@@ -64,12 +91,13 @@ def read_dicom(
             "'coterie[medical]'."
         ) from error
     try:
-        file = pydicom.dcmread(BytesIO(content), force=True)
+        file = pydicom.dcmread(_Packed(content), force=True)
         frames = _count_frames(file)
         chosen = choose_frame(frames, frame)
+        check_pixels(int(file.Rows) * int(file.Columns), max_pixels)
         if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
             file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
-        pixels = file.pixel_array if frames == 1 else file.pixel_array[chosen]
+        pixels = pixel_array(file, index=chosen)
         if file.PhotometricInterpretation == "PALETTE COLOR":
             coloured = apply_color_lut(pixels, file)
             return _eight_bits(coloured, 8 * coloured.dtype.itemsize)

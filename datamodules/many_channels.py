@@ -1,5 +1,6 @@
 """Reads TIFFs of many or deep channels, which Pillow cannot read or reduces to 8 bits."""
 
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from coterie.datamodules.picture_files import UnfitPictureError, check_pixels, choose_frame
 
+_MOST_PAGES = 10_000
 _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -34,7 +36,7 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
             "is a TIFF that Pillow cannot read as it is", "pip install 'coterie[tiff]' to read it"
         ) from error
     with tifffile.TiffFile(BytesIO(content)) as file:
-        pages: list[Any] = [page for page in file.pages if not getattr(page, "is_reduced", False)]
+        pages = [page for page in _pages(file) if not getattr(page, "is_reduced", False)]
         page = pages[choose_frame(len(pages), frame)]
         check_pixels(page.imagewidth * page.imagelength, max_pixels)
         values, axes = page.asarray(), page.axes
@@ -47,3 +49,13 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
             f"has the axes {axes}", "save it as height, width and channels in one page"
         )
     return np.asarray(values)
+
+
+def _pages(file: Any) -> Iterator[Any]:
+    """Return a file's pages, which each name the place of the next one."""
+    places: set[int] = set()
+    for page in file.pages:
+        if page.offset in places or len(places) >= _MOST_PAGES:
+            raise ValueError(f"its pages are more than {_MOST_PAGES}, or follow one another in a loop")
+        places.add(page.offset)
+        yield page

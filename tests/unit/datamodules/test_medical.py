@@ -207,3 +207,62 @@ def test_shape_is_told_once_unless_chosen(tmp_path, caplog):
     caplog.clear()
     ImageFolder(ImageFolder.Config(path=str(tmp_path), size=8, fit="squash")).arrays()
     assert caplog.messages == []
+
+
+def deflated(content, zeros):
+    """The file as a deflated one, with a private entry of this many zeros."""
+    (length,) = struct.unpack_from("<I", content, 140)
+    start = 144 + length
+    packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(content[start:])
+    packed += packer.compress(struct.pack("<HH2sHI", 0x7FE1, 0x1010, b"OB", 0, zeros))
+    for _ in range(zeros >> 20):
+        packed += packer.compress(bytes(1 << 20))
+    syntax = bytearray(content[:start])
+    place = syntax.index(b"1.2.840.10008.1.2.1\0")
+    syntax[place - 2 : place + 20] = struct.pack("<H", 22) + b"1.2.840.10008.1.2.1.99"
+    syntax[140:144] = struct.pack("<I", length + 2)
+    return bytes(syntax) + packed + packer.flush()
+
+
+def test_a_deflated_file_is_read_and_grows_no_further_than_others():
+    np.testing.assert_array_equal(shown(deflated(scan(LEVELS), 1 << 20)), shown(scan(LEVELS)))
+    with pytest.raises(DataError, match="compressed bytes grow to 26843545[67] or more"):
+        shown(deflated(scan(LEVELS), 260 << 20))
+
+
+@pytest.mark.parametrize("kept", [{}, {"NumberOfFrames": 1000}])
+def test_pixels_are_counted_before_they_are_decoded(kept):
+    content = scan(LEVELS, Rows=20000, Columns=20000, **kept)
+    with pytest.raises(DataError, match="x has 400 million pixels; make it smaller, or raise"):
+        shown(content, frame=0)
+    with pytest.raises(DataError, match="x has 0 million pixels; make it smaller, or raise"):
+        shown(scan(LEVELS), max_pixels=100)
+
+
+def test_only_the_chosen_frame_is_decoded(monkeypatch):
+    frames = np.stack([LEVELS, LEVELS.T, LEVELS])
+    content = scan(LEVELS, NumberOfFrames=3, PixelData=frames.astype("<u2").tobytes())
+    expected = shown(scan(LEVELS.T.copy()))
+    monkeypatch.setattr(Dataset, "pixel_array", None)  # it decodes all of them
+    np.testing.assert_array_equal(shown(content, frame=1), expected)
+
+
+def pages_in_a_loop():
+    """A TIFF of five channels whose only page follows itself."""
+    tifffile = pytest.importorskip("tifffile")
+    file = io.BytesIO()
+    values = np.zeros((8, 8, 5), np.uint8)
+    tifffile.imwrite(file, values, photometric="minisblack", planarconfig="contig")
+    content = bytearray(file.getvalue())
+    (start,) = struct.unpack_from("<I", content, 4)
+    (entries,) = struct.unpack_from("<H", content, start)
+    struct.pack_into("<I", content, start + 2 + 12 * entries, start)
+    return bytes(content)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("frame", [None, 0, 10**6])
+def test_pages_of_a_tiff_in_a_loop_end(frame):
+    with pytest.raises(DataError, match="x is a picture that cannot be read .its pages"):
+        decode(pages_in_a_loop(), "x", PixelFormat(mode="all", frame=frame))
