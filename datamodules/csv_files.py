@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from coterie.datamodules.remote import opened
+
 SUFFIXES = (".csv", ".tsv", ".txt")
 _BLOCK = 1 << 20
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -63,7 +65,7 @@ def dialect_of(path: Path) -> Dialect:
         OSError: If it cannot be read.
     """
     encoding = _encoding(path)
-    with path.open("rb") as file:
+    with opened(path) as file:
         lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()
     head = lines[0].lstrip("\ufeff") if lines else ""
     told = _TOLD.fullmatch(head)
@@ -75,7 +77,7 @@ def dialect_of(path: Path) -> Dialect:
 
 def _encoding(path: Path) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as file:
+    with opened(path) as file:
         start = file.read(_BLOCK)
         for mark, encoding in _BOMS:
             if start.startswith(mark):

@@ -207,7 +207,7 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
         return found
     if kinds <= {int, float}:
         for value in found:
-            if value is not None and value != int(value):
+            if value is not None and (math.isinf(value) or value != int(value)):
                 raise DataError(
                     f"{name} holds {value:g}, a fraction; give classes as whole numbers or text, "
                     "or name the right column."

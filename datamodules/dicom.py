@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.regular_files import open_regular
 from coterie.datamodules.growth import check_growth, most_from
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
@@ -37,7 +38,7 @@ def is_dicom(content: bytes) -> bool:
 def is_dicom_file(path: Path) -> bool:
     """Return whether a file starts as DICOM says; false if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return is_dicom(file.read(_PREAMBLE + 4))
     except OSError:
         return False

@@ -4,6 +4,7 @@ import gzip
 import math
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfigT, DownloadedDataModule
 from coterie.datamodules.growth import check_growth, most_from
 from coterie.datamodules.partitions import Labels
+from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Images, Source, source_from_arrays
 from coterie.errors import DataError
 
@@ -29,7 +31,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         DataError: If the file does not have that format.
     """
     try:
-        content = _unzipped(path) if path.suffix == ".gz" else path.read_bytes()
+        with opened(path) as file:
+            packed = path.stat().st_size
+            content = _unzipped(file, packed) if path.suffix == ".gz" else file.read()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
@@ -44,10 +48,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _unzipped(path: Path) -> bytes:
-    """Return the content of a gzipped file, unless it grows too much."""
-    packed = path.stat().st_size
-    with gzip.open(path) as file:
+def _unzipped(zipped: IO[bytes], packed: int) -> bytes:
+    """Return the content of a gzipped file of this size, unless it grows too much."""
+    with gzip.open(zipped) as file:
         content = file.read(most_from(packed) + 1)
     check_growth(packed, len(content))
     return content

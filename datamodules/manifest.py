@@ -11,7 +11,6 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from coterie.config.regular_files import open_regular
 from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
 from coterie.datamodules.csv_files import is_csv
@@ -21,6 +20,7 @@ from coterie.datamodules.custom_data import (
     number_classes,
     number_owners,
 )
+from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source, source_from_pictures
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
@@ -84,7 +84,7 @@ class Manifest(CustomData["Manifest.Config"]):
         table = self._table(path)
         source = self._samples(table)
         if config.label_column is not None:
-            values = table.column(config.label_column).to_pylist()
+            values = table.values(config.label_column)
             values = _as_numbers(values) if is_csv(path) else values
             name, known = self._name(config.label_column), _class_names(path, config.label_column)
             labels, classes = number_classes(values, name)
@@ -95,7 +95,7 @@ class Manifest(CustomData["Manifest.Config"]):
                 labels, classes = number_classes(values, name, self.train_classes)
             source = replace(source, labels=labels, classes=classes)
         if config.client_column is not None:
-            values = table.column(config.client_column).to_pylist()
+            values = table.values(config.client_column)
             owners, owner_names = number_owners(values, self._name(config.client_column))
             source = replace(source, owners=owners, owner_names=owner_names)
         return source
@@ -143,19 +143,22 @@ class Manifest(CustomData["Manifest.Config"]):
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         inside = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-        if inside or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        if inside:
+            kind = kind.field("bytes").type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             names = Names(str(self.path), len(table))
             return source_from_pictures(CellPictures(table, column), names, config.pixel_format)
-        if _is_list(kind):
+        if _is_list(kind) and not inside:
             return _vectors(table, column, self._name(column))
-        values = table.column(column).to_pylist()
+        if inside or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            given = table.schema.field(column).type
+            raise DataError(
+                f"{self._name(column)} is of type {given}; give paths, bytes or lists of numbers."
+            )
+        values = table.values(column)
         if None in values:
             where = self._name(column)
             raise DataError(f"{where} names no picture in row {values.index(None)}; give one.")
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise DataError(
-                f"{self._name(column)} is of type {kind}; give paths, bytes or lists of numbers."
-            )
         folder = self.path.parent
         try:
             paths = [_beside(folder, value) for value in values]
@@ -227,7 +230,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 def _description(path: Path) -> _Description:
     """Read a metadata file of Hugging Face `datasets`, up to a size that it would write."""
-    with open_regular(path) if isinstance(path, Path) else path.open("rb") as file:
+    with opened(path) as file:
         content = file.read(_LONGEST)
     try:
         return _HF.validate_json(content)

@@ -25,6 +25,7 @@ from coterie.datamodules.dicom import Levels
 from coterie.datamodules.grey_levels import eight_bits
 from coterie.datamodules.growth import check_growth
 from coterie.datamodules.picture_files import UnfitPictureError
+from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError, reason
 
@@ -122,6 +123,8 @@ class NPZ(CustomData["NPZ.Config"]):
                 "the one to use as data.samples."
             )
         array, where = self._read(name), f"{self.path}, array {name},"
+        if 0 in array.shape[1:]:
+            raise DataError(f"{where} has shape {array.shape}, and so no values; give some.")
         levels = self.config.levels
         as_samples(array[:0] if array.ndim else array, where, levels, array.shape)
         _check_range(array, where, levels)
@@ -139,7 +142,9 @@ class NPZ(CustomData["NPZ.Config"]):
             raise DataError(f"{name} has shape {array.shape}; it has to be (n,).")
         if array.dtype.kind in "mM":
             raise DataError(f"{name} holds times; give whole numbers or text.")
-        values: list[Any] = (array.astype(str) if array.dtype.kind == "S" else array).tolist()
+        values: list[Any] = array.tolist()
+        if array.dtype.kind == "S":
+            values = [value.decode("utf-8", "backslashreplace") for value in values]
         return values, name
 
     def _find(self, key: str) -> str | None:
@@ -171,9 +176,10 @@ class NPZ(CustomData["NPZ.Config"]):
             raise DataError(f"data.path={self.path}: arrays are read from this machine; fetch it.")
         if not self.path.is_file():
             raise DataError(f"data.path={self.path}: there is no such file; give an .npz file.")
-        if self.path.suffix == ".npy":
-            return (_ONE,)
         try:
+            opened(self.path).close()
+            if self.path.suffix == ".npy":
+                return (_ONE,)
             file: Any = np.load(self.path, allow_pickle=False)
         except DAMAGE as error:
             raise self._unreadable(error) from error

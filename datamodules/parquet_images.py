@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from coterie.datamodules.arrow_growth import open_parquet
 from coterie.datamodules.base import Half
 from coterie.datamodules.decoding import Mode, PixelFormat
 from coterie.datamodules.source import Source, source_from_pictures
@@ -70,7 +70,7 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
 
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:
     try:
-        table = pq.read_table(path)
+        table = open_parquet(path, path.stat().st_size).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
     column = next((name for name in ("image", "img") if name in table.column_names), None)

@@ -5,6 +5,7 @@ row per held sample. Its metadata identify the data set: name, number of samples
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import DataArrays, Indices
+from coterie.datamodules.arrow_growth import open_parquet
 from coterie.errors import DataError
 
 _COLUMNS = {"sample": pa.int64(), "client": pa.int32()}
@@ -35,7 +37,7 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
     """
     try:
         with open_regular(path) as file:
-            table = pq.read_table(file)
+            table = open_parquet(file, os.fstat(file.fileno()).st_size).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"partition.path={path}: it cannot be read as parquet; write it with "

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from coterie.config.given_path import given_path
+from coterie.config.regular_files import open_regular
 from coterie.errors import DataError
 from coterie.tracking.atomic import replacing
 
@@ -45,6 +46,15 @@ def remote_path(url: str) -> Any:
             "'coterie[remote]'."
         ) from error
     return path
+
+
+def opened(path: Any) -> Any:
+    """Open a file to read its bytes; one of this machine has to be a regular one.
+
+    Raises:
+        OSError: If it cannot be opened, or is a pipe, a device, or of /proc.
+    """
+    return open_regular(path) if isinstance(path, Path) else path.open("rb")
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
+from coterie.datamodules.arrow_growth import open_parquet
 from coterie.datamodules.csv_files import is_index, open_csv
 from coterie.datamodules.fitting import Fitting
 from coterie.errors import DataError, listed, reason
@@ -52,7 +52,7 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path, path.stat().st_size)
     except _CORRUPT as error:
         raise unreadable(path, error) from error
     rows, batches = file.metadata.num_rows, file.iter_batches(batch_size)

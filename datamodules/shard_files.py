@@ -19,15 +19,19 @@ from typing import Annotated, Any, Literal, NamedTuple, overload
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, model_validator
 
 from coterie.config.component import Component
 from coterie.config.loading import load_component
+from coterie.config.plain_files import read_json
 from coterie.contract.data import Indices
+from coterie.datamodules.arrow_growth import read_batch
 from coterie.datamodules.remote import cached, writing
 from coterie.errors import ConfigError, DataError, reason
 
 INDEX = "index.json"
+_MOST_ROWS, _LONGEST = 1 << 40, (1 << 31) - 1
+"""The most samples of a shard, and the longest side or vector."""
 _COLUMNS = ["sample", "label", "client", "name"]
 Name = Annotated[str, Field(pattern=r"^shard-\d{5,}\.arrow$")]
 
@@ -37,7 +41,7 @@ class ShardEntry(Component):
 
     file: Name
     """The file, beside the index."""
-    rows: PositiveInt
+    rows: Annotated[int, Field(ge=1, le=_MOST_ROWS)]
     """How many samples it holds."""
     digest: str
     """SHA-256 of the file, which identifies a copy of it."""
@@ -50,7 +54,7 @@ class ShardIndex(Component):
     """The version of the layout."""
     kind: Literal["pictures", "vectors"]
     """What the samples are."""
-    shape: tuple[PositiveInt, ...] | None
+    shape: tuple[Annotated[int, Field(ge=1, le=_LONGEST)], ...] | None
     """(height, width) if all pictures agree, (features,) of vectors; else null."""
     modes: Mapping[str, NonNegativeInt] = {}
     """The number of pictures of each mode, by Pillow's name of the mode."""
@@ -64,6 +68,13 @@ class ShardIndex(Component):
     """The names of the clients; empty if unknown."""
     shards: Annotated[tuple[ShardEntry, ...], Field(min_length=1)]
     """The files, in order."""
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "ShardIndex":
+        wanted = 1 if self.kind == "vectors" else 2
+        if len(self.shape or ()) != wanted and (self.shape is not None or wanted == 1):
+            raise ValueError(f"shape has {wanted} numbers for {self.kind}")
+        return self
 
 
 class Row(NamedTuple):
@@ -147,6 +158,14 @@ def _schema(index: ShardIndex) -> pa.Schema:
     return pa.schema(list(zip(_COLUMNS, types, strict=True)))
 
 
+def _is_shard_of(batch: Any, entry: ShardEntry, index: ShardIndex) -> bool:
+    """Return whether a batch has the rows and columns that an index says, and no gaps."""
+    if batch.num_rows != entry.rows or not batch.schema.equals(_schema(index)):
+        return False
+    columns = [*batch.columns, *([batch["sample"].values] if index.kind == "vectors" else [])]
+    return not any(column.null_count for column in columns)
+
+
 def _write_batch(path: Path, rows: Sequence[Row]) -> None:
     labels = pa.array([row.label for row in rows], pa.int64())
     clients = pa.array([row.client for row in rows], pa.int64())
@@ -183,9 +202,10 @@ class ShardFiles:
         if not path.is_file():
             raise DataError(f"{folder}: there is no {INDEX}; make shards with coterie import_data.")
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            local = isinstance(path, Path)
+            values = read_json(path) if local else json.loads(path.read_text(encoding="utf-8"))
             index = load_component(ShardIndex, values if isinstance(values, dict) else {})
-        except (ConfigError, ValueError, RecursionError) as error:
+        except (ConfigError, OSError, ValueError, RecursionError) as error:
             raise DataError(f"{path}: it is damaged ({error}); import the data again.") from error
         return cls(folder, index)
 
@@ -263,13 +283,13 @@ class ShardFiles:
             path = self.folder / entry.file
             try:
                 local = path if isinstance(path, Path) else cached(path, self._version)
-                batch = pa.ipc.open_file(pa.memory_map(str(local))).get_batch(0)
+                batch = read_batch(local)
                 batch.validate(full=True)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, ValueError) as error:
                 raise DataError(
                     f"{path}: it cannot be read ({reason(error)}); import the data again."
                 ) from error
-            if batch.num_rows != entry.rows or not batch.schema.equals(_schema(self.index)):
+            if not _is_shard_of(batch, entry, self.index):
                 raise DataError(f"{path}: it is not the shard of its index; import the data again.")
             self._open[number] = batch
         return self._open[number]

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.contract.data import Indices
+from coterie.datamodules.arrow_growth import open_parquet, read_stream
 from coterie.datamodules.csv_files import is_csv, read_csv
+from coterie.datamodules.remote import opened
 from coterie.errors import DataError, reason
 
 ItemT = TypeVar("ItemT")
@@ -30,7 +32,7 @@ class FilePart:
 
     def read_bytes(self) -> bytes:
         """Return the bytes."""
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             file.seek(self.offset)
             return file.read(self.size)
 
@@ -128,6 +130,22 @@ class StoredTable:
                 chunks += table[name].cast(kind).chunks
         return pa.chunked_array(chunks, kind)
 
+    def values(self, name: str) -> list[Any]:
+        """Return a whole column as Python's values.
+
+        Raises:
+            DataError: If a value is beyond those of Python's type, such as a date.
+        """
+        column = self.column(name)
+        try:
+            found: list[Any] = column.to_pylist()
+        except (pa.ArrowException, ArithmeticError, ValueError) as error:
+            raise DataError(
+                f"{self.files[0]}: its column {name} cannot be read ({reason(error)}); write it "
+                "again."
+            ) from error
+        return found
+
     def cell(self, name: str, row: int) -> Any:
         """Return one cell as an Arrow scalar."""
         number = bisect_right(self._ends, row)
@@ -169,10 +187,11 @@ class StoredTable:
         local = isinstance(path, Path)
         if path.suffix == ".arrow":
             source = pa.memory_map(str(path)) if local else pa.py_buffer(path.read_bytes())
-            return pa.ipc.open_stream(source).read_all()
+            return read_stream(source if local else pa.BufferReader(source))
         if is_csv(path):
             return read_csv(path, path if local else path.open("rb"), self.text)
-        return pq.ParquetFile(path if local else path.open("rb"))
+        with opened(path):  # it has to be a regular file
+            return open_parquet(path if local else path.open("rb"), path.stat().st_size)
 
     def _group(self, number: int, group: int, name: str) -> Any:
         key = (number, group, name)

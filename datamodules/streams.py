@@ -18,6 +18,7 @@ from coterie.datamodules.growth import check_growth
 from coterie.datamodules.image_files import refuse, tell_skipped
 from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch
+from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
     CLIENT,
     OpenTable,
@@ -86,6 +87,10 @@ def open_samples(
         raise DataError(f"{path}: there is no such file or folder; give {_KINDS}.")
     if path.suffix.lower() not in openers:
         raise DataError(f"{path}: its kind is unknown; give {_KINDS}.")
+    try:
+        opened(path).close()
+    except OSError as error:
+        raise unreadable(path, error) from error
     return openers[path.suffix.lower()](path, fitting, batch_size)
 
 

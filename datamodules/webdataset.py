@@ -11,6 +11,7 @@ from pydantic import Field
 from coterie.datamodules.base import Half
 from coterie.datamodules.custom_data import CustomData, PicturesConfig, number_classes
 from coterie.datamodules.picture_search import EXTENSIONS
+from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.datamodules.stored import FilePart
 from coterie.errors import DataError
@@ -86,7 +87,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
         """Return the regular files of a tar file, with the content of labels."""
         try:
             with (
-                path.open("rb") as file,
+                opened(path) as file,
                 tarfile.open(fileobj=_Headers(file), mode="r:") as archive,  # type: ignore[call-overload]  # it needs no more
             ):
                 for member in archive:
@@ -95,8 +96,8 @@ class WebDataset(CustomData["WebDataset.Config"]):
                     if not member.isreg() or member.issparse():
                         continue
                     is_label = "." + _split(member.name)[1] == self._label
-                    opened: Any = archive.extractfile(member) if is_label else None
-                    yield member, None if opened is None else opened.read(_LONGEST_LABEL)
+                    content: Any = archive.extractfile(member) if is_label else None
+                    yield member, None if content is None else content.read(_LONGEST_LABEL)
         except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
             raise DataError(
                 f"{path}: it cannot be read as a tar file ({error}); unpack compressed ones, or "

@@ -196,7 +196,13 @@ def test_a_model_that_does_not_fit_the_samples_is_refused(config, shape, message
 
 @pytest.mark.parametrize(
     "option",
-    ["checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "pretrained_strict"],
+    [
+        "checkpoint_path",
+        "pretrained_cfg",
+        "pretrained_cfg_overlay",
+        "cache_dir",
+        "pretrained_strict",
+    ],
 )
 def test_options_that_read_files_are_refused(tmp_path, option) -> None:
     """timm unpickles what its older versions find at `checkpoint_path`."""
