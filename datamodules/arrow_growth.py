@@ -34,7 +34,7 @@ def read_batch(path: Path) -> Any:
         raise ValueError("it is not an Arrow file")
     messages = _checked(source)
     schema, batch = next(messages, None), next(messages, None)
-    if batch is None or schema.type != "schema":
+    if schema is None or batch is None or schema.type != "schema":
         raise ValueError("it holds no record batch")
     return pa.ipc.read_record_batch(batch, pa.ipc.read_schema(schema))
 

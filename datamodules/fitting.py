@@ -8,13 +8,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.explain import show
+from coterie.config.loading import load_component
+from coterie.datamodules.custom_data import PicturesConfig
 from coterie.datamodules.decoding import Picture, PixelFormat, UnreadablePictureError
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.resize import resize_images
 from coterie.datamodules.site_levels import measured_levels
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
@@ -45,6 +48,16 @@ class Fitting:
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     measures: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse samples of a shape that no file is read as.
+
+        Raises:
+            DataError: If so.
+        """
+        if len(self.shape) != (3 if self.images else 1):
+            kind = "pictures" if self.images else "vectors"
+            raise DataError(f"The model takes {kind} of shape {self.shape}; copy it again.")
 
     def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Measure the levels of pictures as those of one site, if the run had levels of sites."""
@@ -170,21 +183,25 @@ class Fitting:
             raise
 
 
-def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
+def as_trained(data: object) -> dict[str, Any]:
     """Return how a run prepared its pictures, as keys of `Fitting`.
 
     Args:
-        data: The section `data` of its stored config; of node-local data the section of their
-            source.
+        data: The section `data` of its stored config; of node-local data that of their source is
+            taken.
+
+    Raises:
+        ConfigError: If it is no section, or a value is none that pictures can be prepared by.
     """
-    keys, pixel_format = data.get("source", data), PixelFormat()
+    keys = data.get("source", data) if isinstance(data, Mapping) else data
+    if not isinstance(keys, Mapping):
+        raise ConfigError(f"data={show(keys)}: it is no section of a run's config; copy it again.")
     own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
-    levels = own.pop("levels", None)
-    if isinstance(levels, list | tuple):
-        own["levels"] = tuple(levels)
+    # Any path and size: `fit` is refused without a size.
+    config = load_component(PicturesConfig, {**own, "path": ".", "size": 1}, "data.")
     return {
-        "pixel_format": replace(pixel_format, **own),
-        "measures": isinstance(levels, str | Mapping),
+        "pixel_format": replace(config.pixel_format, size=None, mode=PixelFormat().mode),
+        "measures": isinstance(config.levels, str | Mapping),
     }
 
 

@@ -34,7 +34,8 @@ class FilePart:
         """Return the bytes."""
         with opened(self.path) as file:
             file.seek(self.offset)
-            return file.read(self.size)
+            content: bytes = file.read(self.size)
+        return content
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Print what to cite: `coterie cite run=DIR` or `coterie cite method=NAME`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -49,8 +49,10 @@ def _cite(arguments: Sequence[str]) -> int:
         method = RunDirectory.open(options.run, key="run").read_config()["method"]
     else:
         method = read_choice("method", str(options.method))
-    used = (method, method.get("strategy") or {})
-    targets = [str(part["target"]) for part in used if "target" in part]
+    used = (method, method.get("strategy"))
+    targets = [
+        str(part["target"]) for part in used if isinstance(part, Mapping) and "target" in part
+    ]
     Terminal(soft_wrap=True).print(citations(*targets), highlight=False)
     return 0
 

@@ -16,7 +16,7 @@ from coterie.checkpoints.integrity import seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
-from coterie.jobs import evaluate, predict, report
+from coterie.jobs import cite, evaluate, export, predict, report
 from coterie.run.federation import Federation
 from tests.builders.runs import COMMAND
 
@@ -198,6 +198,38 @@ def test_a_checkpoint_without_a_part_is_resumed_or_refused_in_a_sentence(run, ca
     text = capsys.readouterr().err
     assert "Traceback" not in text
     assert whole or "the checkpoint does not say where it ends" in text
+
+
+@pytest.mark.parametrize("strategy", ["target", ["target"], {"target": {"a": 1}}, 3])
+def test_what_is_no_strategy_is_not_cited(run, capsys, strategy):
+    change(run, method={"strategy": strategy})
+    assert cite.main([f"run={run}"]) == 0
+    assert "Federated Momentum Contrastive Clustering" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "text",
+        [1],
+        {"source": "text"},
+        {"fit": 3},
+        {"levels": [1]},
+        {"frame": "x"},
+        {"max_pixels": 0},
+    ],
+)
+def test_pictures_are_not_prepared_by_a_section_that_is_none(run, capsys, data):
+    change(run, data=data)
+    assert predict.main([f"model={run}", "input=x.npy", "output=a.parquet"]) == 2
+    assert capsys.readouterr().err.startswith("data")
+
+
+def test_a_name_of_very_many_parts_is_not_imported(run, capsys):
+    change(run, encoder={"target": "coterie." + "a." * 50_000 + "b:C"})
+    for command in (lambda: report.main([f"run={run}"]), lambda: export.main([f"model={run}"])):
+        assert command() == 2
+        assert "write it as package.module:Name." in capsys.readouterr().err
 
 
 def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):

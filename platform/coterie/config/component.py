@@ -28,6 +28,8 @@ from coterie.errors import ConfigError
 TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
 
+_LONGEST_TARGET = 500
+
 NESTED = "give it a nested class Config"
 """The remedy for a class without a config model."""
 
@@ -112,8 +114,12 @@ def load_target(target: str) -> Any:
     if target in _given:
         return _given[target]
     module_name, separator, name = target.partition(":")
-    if not separator or not module_name or not name or module_name.startswith("."):
-        raise ConfigError(f"target={target}: write it as package.module:Name.")
+    if (
+        not (separator and module_name and name)
+        or module_name.startswith(".")
+        or len(target) > _LONGEST_TARGET  # Python imports each part within that of the one before
+    ):
+        raise ConfigError(f"target={show(target)}: write it as package.module:Name.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

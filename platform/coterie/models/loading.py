@@ -31,6 +31,7 @@ from coterie.models.saved_model import (
 from coterie.networks.encoders import EncoderConfig
 from coterie.networks.heads import Centroids
 from coterie.networks.prototypes import UnitPrototypes
+from coterie.networks.weight_files import checked
 
 _MISFITS = (
     ArithmeticError,
@@ -187,7 +188,7 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        return checked(load_file(path), path)
     except (OSError, SafetensorError) as error:
         why = f"it cannot be read ({reason(error)})" if path.is_file() else "it is missing"
         raise DataError(f"{path}: {why}; copy the model again.") from error

@@ -19,6 +19,7 @@ from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig
 from coterie.networks.frozen import frozen
+from coterie.networks.weight_files import checked
 
 _PREFIX = "encoder."
 """Where the encoder's weights are in a saved model."""
@@ -104,7 +105,7 @@ class Pretrained(ScalableConfig):
 
     def _load(self) -> dict[str, Tensor]:
         try:
-            return load(self._weights)
+            return checked(load(self._weights), self.path)
         except SafetensorError as error:
             raise DataError(
                 f"encoder.path={self.path}: its weights cannot be read ({error}); copy the model "

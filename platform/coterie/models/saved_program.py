@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coterie.config.plain_files import read_bytes
 from coterie.contract.clusterer import Clusterer, Prediction
-from coterie.errors import DataError, reason
+from coterie.errors import DataError, out_of_memory, reason
 from coterie.models.saved_model import WEIGHTS
 from coterie.networks.program_file import Program, ProgramError, checked_program
 from coterie.tracking.atomic import replacing
@@ -34,8 +34,20 @@ class SavedProgram(Program):
         self._content = content
 
     def forward(self, samples: Tensor) -> Prediction:
-        """Run the program."""
-        return Prediction(*super().forward(samples))
+        """Run the program.
+
+        Raises:
+            DataError: If it cannot take the samples, or gives something else than a prediction.
+        """
+        try:
+            return Prediction(*super().forward(samples))
+        except Exception as error:  # what a graph from elsewhere raises
+            if out_of_memory(error):
+                raise
+            raise DataError(
+                f"The model's program cannot take samples of shape {tuple(samples.shape[1:])} "
+                f"({reason(error)}); copy the model again."
+            ) from error
 
     def __reduce__(self) -> tuple[type["SavedProgram"], tuple[bytes]]:
         """Pickle the content of the file."""

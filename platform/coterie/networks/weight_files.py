@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
-from coterie.errors import ConfigError, DataError, listed, reason
+from coterie.contract.tensor_spec import DTYPES
+from coterie.errors import ConfigError, DataError, listed, printable, reason
+from coterie.networks.pickle_checks import check_pickles
 
 Weights = Mapping[str, Tensor]
 
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
 """Objects without code that training scripts store beside the weights: hyperparameters."""
+_REAL = {*DTYPES, torch.float8_e4m3fn, torch.float8_e5m2}
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 
@@ -61,9 +64,12 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     remedy = "save the network's state_dict()."
     try:
         if content[8:9] == b"{" or (Path(path).suffix == ".safetensors" and not _is_zip(content)):
-            return load(content)
+            return checked(load(content), path)
+        check_pickles(content)
         with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except DataError:
+        raise
     except Exception as error:  # PyTorch raises undocumented errors for damaged files
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
@@ -75,9 +81,27 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     if not isinstance(weights, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
-        keys = f" in {listed([*map(str, weights)])}" if isinstance(weights, Mapping) else ""
+        keys = (
+            f" in {printable(listed([*map(str, weights)]))}" if isinstance(weights, Mapping) else ""
+        )
         raise DataError(f"{path}: it holds no weights by name{keys}; {remedy}")
-    return dict(weights)
+    return checked(dict(weights), path)
+
+
+def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """Return weights of which each is a dense tensor of real numbers.
+
+    Raises:
+        DataError: At the first that is not: PyTorch would drop what is imaginary of it, or fail.
+    """
+    for name, value in weights.items():
+        dense = not value.is_nested and value.layout is torch.strided and not value.is_meta
+        if not (dense and value.dtype in _REAL):
+            kind = value.dtype if dense else "nested, sparse, or without values"
+            raise DataError(
+                f"{path}: {printable(name)} is {kind}; save dense tensors of real numbers."
+            )
+    return weights
 
 
 def _is_zip(content: bytes) -> bool:
@@ -116,7 +140,8 @@ def load_weights(
             continue
         if shapes[1] is None and name.endswith("num_batches_tracked"):
             continue  # files of other frameworks lack this counter, which counts nothing here
-        has, other = (f"{name} of {shape}" if shape else f"no {name}" for shape in shapes)
+        shown = printable(name)
+        has, other = (f"{shown} of {shape}" if shape else f"no {shown}" for shape in shapes)
         raise ConfigError(
             f"encoder.weights={path}: the network has {has}, the file {other}; "
             "give weights of this model, with the stem and the image size that they were made for "

@@ -5,15 +5,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.config.privacy import PrivacyConfig
+from coterie.config.regular_files import open_regular
+from coterie.errors import reason
 from coterie.tracking.formatting import format_bytes
 
 OUTLIERS = "outliers"
 """The column of samples that belong to no cluster."""
 _MOST = 30
 """Clients and clusters that the page shows."""
+_CLIENT_NAME = "client_name"
+_ROWS, _MOST_PAIRS = 1 << 16, 10_000_000
 
 
 def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None:
@@ -24,10 +29,7 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
     """
     if not path.is_file():
         return None
-    columns = pq.read_schema(path).names
-    named = "client_name" if "client_name" in columns else "client"
-    table = pq.read_table(path, columns=[named, "cluster"])
-    counts = Counter(zip(*(table[name].to_pylist() for name in (named, "cluster")), strict=True))
+    counts = _counts(path)
     clients = list(dict.fromkeys(sorted(client for client, _ in counts)))
     sizes: Counter[int] = Counter()
     for (_, cluster), number in counts.items():
@@ -45,6 +47,36 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
     )
     head = ["client", *(OUTLIERS if own < 0 else f"cluster {own}" for own in clusters)]
     return head, rows, note if more else ""
+
+
+def _counts(path: Path) -> Counter[tuple[Any, int]]:
+    """Return the number of samples of each client and cluster, from a file of any size.
+
+    Raises:
+        ValueError: If the file is damaged, or not one that runs write.
+    """
+    counts: Counter[tuple[Any, int]] = Counter()
+    try:
+        with open_regular(path) as opened:
+            named = _CLIENT_NAME if _CLIENT_NAME in pq.read_schema(opened).names else "client"
+            # Names as a dictionary, since one long name may stand in every row.
+            file = pq.ParquetFile(opened, read_dictionary=[named] if named == _CLIENT_NAME else [])
+            kinds = {name: file.schema_arrow.field(name).type for name in (named, "cluster")}
+            if any(map(pa.types.is_nested, kinds.values())) or not pa.types.is_integer(
+                kinds["cluster"]
+            ):
+                raise ValueError(f"its clusters are {kinds['cluster']}")
+            for batch in file.iter_batches(_ROWS, columns=[named, "cluster"]):
+                found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
+                for row in found.aggregate([([], "count_all")]).to_pylist():
+                    counts[row[named], row["cluster"]] += row["count_all"]
+                if len(counts) > _MOST_PAIRS:
+                    raise ValueError(
+                        f"it has more than {_MOST_PAIRS:,} pairs of client and cluster"
+                    )
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} {reason(error)}") from error
+    return counts
 
 
 def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:

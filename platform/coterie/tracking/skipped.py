@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.errors import DataError
+from coterie.config.plain_files import read_bytes
+from coterie.errors import DataError, reason
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.csv_text import cell, csv_text
 
@@ -23,8 +24,14 @@ def write_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
 
 def check_same_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
     """Refuse to resume a run if other samples are readable than before."""
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    with_files = {str(cell(row[0])) for row in csv.reader(io.StringIO(before))} - {"file"}
+    try:
+        before = read_bytes(path).decode("utf-8") if path.is_file() else ""
+        rows = [row for row in csv.reader(io.StringIO(before, newline="")) if row]
+    except (ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path}: it is damaged ({reason(error)}); restore it, or begin a new run."
+        ) from error
+    with_files = {str(cell(row[0])) for row in rows} - {"file"}
     now = {str(cell(unreadable.name)) for unreadable in skipped}
     if with_files != now:
         changed = min(with_files ^ now)

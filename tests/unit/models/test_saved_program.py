@@ -85,3 +85,13 @@ def test_a_process_without_coterie_loads_and_runs_it(
     assert torch.equal(embedding, model(samples).embedding)
     assert (probabilities is None) == (head is None)
     assert head is None or torch.equal(probabilities, model(samples).probabilities)
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 6), (2,), (2, 6, 6)])
+def test_samples_that_a_program_cannot_take_are_told_in_a_sentence(tmp_path, shape) -> None:
+    write_program(tmp_path, Clusterer(nn.Linear(6, 4), Centroids(torch.eye(4))), torch.zeros(1, 6))
+    program = load_program(tmp_path)
+    assert program is not None
+    with pytest.raises(DataError, match=r"^The model's program cannot take samples of ") as caught:
+        program(torch.zeros(shape))
+    assert "\n" not in str(caught.value)

@@ -207,7 +207,9 @@ def test_a_model_that_does_not_fit_the_samples_is_refused(config, shape, message
 def test_options_that_read_files_are_refused(tmp_path, option) -> None:
     """timm unpickles what its older versions find at `checkpoint_path`."""
     config = Timm(model="test_vit", options={option: str(tmp_path)})
-    with pytest.raises(ConfigError, match=f"^encoder.options: .* takes no {option}; leave it out"):
+    with pytest.raises(
+        ConfigError, match=rf"^encoder\.options: .* takes no {option}; leave it out"
+    ):
         config.build((3, 32, 32))
 
 
@@ -215,7 +217,7 @@ def test_options_that_read_files_are_refused(tmp_path, option) -> None:
     "options", [{"act_layer": "os.system"}, {"num_heads": 0}, {"norm_layer": "x"}, {"depth": -1}]
 )
 def test_options_that_a_library_stumbles_over_are_refused_in_a_sentence(options) -> None:
-    with pytest.raises(ConfigError, match="^encoder.model=test_vit: it cannot"):
+    with pytest.raises(ConfigError, match=r"^encoder\.model=test_vit: it cannot"):
         Timm(model="test_vit", options=options).build((3, 32, 32))
 
 

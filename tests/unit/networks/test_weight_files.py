@@ -3,6 +3,8 @@
 import argparse
 import io
 import pickle
+import shutil
+import zipfile
 from contextlib import suppress
 
 import pytest
@@ -10,10 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
-from safetensors.torch import save
+from safetensors.torch import load_file, save, save_file
 
 from coterie import load_model
 from coterie.errors import ConfigError, DataError
+from coterie.models.pretrained_encoder import Pretrained
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
 from coterie.tracking.run_directory import RunDirectory
 
@@ -157,3 +160,77 @@ def test_a_checkpoint_in_parts_is_told_as_one(tmp_path, part):
         load_model(folder)
     with pytest.raises(ConfigError, match="it is a checkpoint of Lightning, and not a run"):
         RunDirectory.open(str(folder))
+
+
+def in_file(pickled, *, zipped, compressed=False):
+    """A PyTorch file with another pickle in it; unzipped it is an old file's first one."""
+    if not zipped:
+        return pickled
+    kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    content = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(saved(WEIGHTS))) as given,
+        zipfile.ZipFile(content, "w", kind) as archive,
+    ):
+        for name in given.namelist():
+            part = pickled if pickled and name.endswith("data.pkl") else given.read(name)
+            archive.writestr(name, part)
+    return content.getvalue()
+
+
+def doubled(first, last):
+    """A pickle of a tuple of a tuple, and so on, each twice."""
+    steps = b"".join(b"h%c\x86q%c" % (n, n + 1) for n in range(1, 60))
+    return b"\x80\x02" + first + b")q\x01" + steps + last + b"."
+
+
+BOMBS = {
+    "a name of tuples": doubled(b"}", b"K\x01s"),
+    "a set of tuples": doubled(b"c__builtin__\nset\n(]", b"atR"),
+    "tuples by mark": b"\x80\x02})q\x01"
+    + b"".join(b"(h%ch%ctq%c" % (n, n, n + 1) for n in range(1, 60))
+    + b"K\x01s.",
+    "empty bytes": b"\x80\x02}X\x01\0\0\0ac__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85Rs.",
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_pickles_that_take_years_or_gigabytes_are_refused(bomb, zipped):
+    why = "objects" if "bytes" in bomb else "tuples within tuples"
+    with pytest.raises(DataError, match=f"^x.pt: its weights cannot be read .it holds .*{why}"):
+        parse_weights(in_file(BOMBS[bomb], zipped=zipped), "x.pt")
+
+
+def test_archives_are_not_inflated():
+    assert parse_weights(in_file(b"", zipped=True), "x.pt").keys() == WEIGHTS.keys()
+    with pytest.raises(DataError, match="its archive is compressed"):
+        parse_weights(in_file(b"", zipped=True, compressed=True), "x.pt")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(2, 2) * 1j,
+        torch.ones(2, 2).to_sparse(),
+        torch.ones(2, 2, device="meta"),
+        torch.ones(2, 2, dtype=torch.uint8).view(torch.bits8),
+    ],
+)
+def test_weights_that_are_no_dense_real_numbers_are_refused(value):
+    with pytest.raises(DataError, match=r"^x\.pt: b\?c is .*; save dense tensors of real numbers"):
+        parse_weights(saved({"a": torch.ones(1), "b\nc": value}), "x.pt")
+
+
+def test_complex_weights_of_a_model_are_refused(finished_run, tmp_path):
+    folder = shutil.copytree(finished_run.run_dir / "model", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if weights[name].is_floating_point())
+    save_file({**weights, name: weights[name] * 1j}, folder / "model.safetensors")
+    with pytest.raises(DataError, match=f"{name} is torch.complex64; save dense tensors"):
+        load_model(folder)
+    config = Pretrained(path=str(folder))
+    if name.startswith("encoder."):
+        with pytest.raises(DataError, match=f"{name} is torch.complex64; save dense tensors"):
+            config.build((1, 8, 8))

@@ -1,5 +1,6 @@
 """The report's words, and the clusters of each site."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -56,3 +57,30 @@ def test_outliers_are_told_as_a_share():
 
 def test_a_run_that_has_not_ended_says_nothing():
     assert in_words({}, PrivacyConfig(), None) == []
+
+
+def test_a_small_file_of_many_samples_fills_no_memory(tmp_path):
+    path, many = tmp_path / "a.parquet", 1 << 20
+    name = pa.DictionaryArray.from_arrays(np.zeros(many, np.int32), pa.array(["x" * 50_000]))
+    part = pa.table({"client_name": name, "cluster": np.zeros(many, np.int32)})
+    pq.write_table(part, path, compression="zstd", row_group_size=many, store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    before = pa.default_memory_pool().max_memory()
+    _, rows, _ = client_clusters(path)
+    assert rows == [["x" * 50_000, f"{many:,}"]]
+    assert pa.default_memory_pool().max_memory() - before < 1 << 27
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"client": [1], "cluster": ["a"]},
+        {"client": [1], "cluster": [[1]]},
+        {"client": [[1]], "cluster": [1]},
+        {"client": [{"a": 1}], "cluster": [1]},
+        {"client": [1]},
+    ],
+)
+def test_columns_that_no_run_writes_are_an_error(tmp_path, columns):
+    with pytest.raises((ValueError, LookupError)):
+        client_clusters(write(tmp_path / "a.parquet", **columns))
