@@ -53,6 +53,13 @@ _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
 _TRUNC = "trunc"
 """A division's rounding, in which the least integer by -1 ends the process."""
+_KINDS = {
+    "ScalarType": torch.dtype,
+    "Layout": torch.layout,
+    "MemoryFormat": torch.memory_format,
+    "Device": torch.device,
+}
+"""Types of operators' arguments that are numbers within PyTorch."""
 _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
 
 
@@ -74,7 +81,7 @@ class Program(nn.Module):
 
         try:
             programs = load_pt2(io.BytesIO(checked_program(content))).exported_programs
-            self.program = _with_checked_attention(programs["model"].module())
+            self.program = _with_checked_calls(programs["model"].module())
         except ProgramError:
             raise
         except Exception as error:  # PyTorch raises undocumented errors for damaged graphs
@@ -95,10 +102,16 @@ class Program(nn.Module):
         return self
 
 
-def _with_checked_attention(program: nn.Module) -> nn.Module:
-    """Return the program with `_attention` in place of PyTorch's, also in its submodules."""
+def _with_checked_calls(program: nn.Module) -> nn.Module:
+    """Return the program with `_attention` in place of PyTorch's, also in its submodules.
+
+    Raises:
+        ProgramError: If a call gives a number where a type or layout of numbers belongs.
+    """
     for part in program.modules():
         if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                _check_kinds(node)
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
                 node.target = _attention
             part.recompile()
@@ -118,6 +131,20 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options:
         raise RuntimeError(f"scaled_dot_product_attention: {counts}")
     attended: Tensor = _ATTENTION(query, key, value, *rest, **options)
     return attended
+
+
+def _check_kinds(node: fx.Node) -> None:
+    """Refuse a number as a dtype, layout or device: PyTorch uses it as one without a check."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    wanted = node.target._schema.arguments
+    named = {argument.name: argument for argument in wanted}
+    given = [*zip(wanted, node.args, strict=False)]
+    given += [(named[name], value) for name, value in node.kwargs.items() if name in named]
+    for argument, value in given:
+        kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+        if kind in _KINDS and not (value is None or isinstance(value, _KINDS[kind])):
+            raise ProgramError(f"its graph gives {str(value)[:40]} as {argument.name}")
 
 
 def checked_program(content: bytes) -> bytes:

@@ -9,6 +9,8 @@ Of `upsample_*` only `vec` passes, which takes a size or scales: with both, PyTo
 scales beyond the samples. A rounding to `trunc` is refused in `program_file`.
 """
 
+import torch
+
 _ARITHMETIC = """
     abs add addcdiv addcmul atan atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp
     clamp_max clamp_min clip cos cosh diff div eq erf exp exp2 expm1 floor floor_divide fmod
@@ -60,10 +62,20 @@ _GROUPS = (
     *(_ARITHMETIC, _ACTIVATIONS, _LAYERS, _PRODUCTS, _REDUCTIONS, _SHAPES, _NEW, _IN_PLACE),
     "_assert_scalar",
 )
+_OF_NUMBERS = frozenset({"_assert_scalar", "promote_types", "sym_size"})
 OPERATORS = frozenset(name for group in _GROUPS for name in group.split())
 """Names in `torch.ops.aten`, with the overload where only one is meant."""
 
 
 def is_allowed(name: str, overload: str) -> bool:
     """Return whether a program may call `torch.ops.aten.<name>.<overload>`."""
-    return not overload.endswith("out") and not {name, f"{name}.{overload}"}.isdisjoint(OPERATORS)
+    listed = not {name, f"{name}.{overload}"}.isdisjoint(OPERATORS)
+    return listed and not overload.endswith("out") and _gives_tensors(name, overload)
+
+
+def _gives_tensors(name: str, overload: str) -> bool:
+    """Return whether an operator is of tensors: those of numbers divide by 0 without a check."""
+    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    return name in _OF_NUMBERS or (
+        found is not None and any("Tensor" in str(each.type) for each in found._schema.returns)
+    )

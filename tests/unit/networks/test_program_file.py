@@ -251,6 +251,43 @@ def test_calls_that_end_the_process_are_refused(how, refused):
         Program(exported(Crash(how), BATCH, dynamic=None))
 
 
+class Kinds(nn.Module):
+    """Calls with a dtype, a layout of memory, and a sum that has a dtype by its name."""
+
+    def forward(self, samples):
+        values = samples.to(torch.float64, memory_format=torch.contiguous_format)
+        return torch.sum(values.flatten(1), dim=1, keepdim=True, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("operator", ["to", "_to_copy", "sum"])
+@pytest.mark.parametrize("kind", ["scalar_type", "memory_format"])
+@pytest.mark.parametrize("number", [{"as_int": -1}, {"as_bool": True}])
+def test_numbers_in_place_of_dtypes_and_layouts_are_refused(operator, kind, number):
+    """PyTorch would take them as they are, and read what lies beyond its tables."""
+    changed = []
+
+    def change(graph):
+        for call in graph["graph_module"]["graph"]["nodes"]:
+            for given in call["inputs"] if f".{operator}." in call["target"] else ():
+                if f"as_{kind}" in given["arg"]:
+                    changed.append(given["name"])
+                    given["arg"] = number
+
+    content = with_graph(exported(Kinds(), BATCH), change)
+    if changed:
+        with pytest.raises(ProgramError, match="its graph gives .* as (dtype|memory_format)"):
+            Program(content)
+    else:
+        assert Program(content)(BATCH).shape == (3, 1)
+
+
+def test_operators_of_numbers_alone_are_refused():
+    assert not is_allowed("remainder", "int")
+    assert not is_allowed("floor_divide", "Scalar_out")
+    assert is_allowed("remainder", "Scalar")
+    assert is_allowed("sym_size", "int")
+
+
 class Resized(nn.Module):
     """Networks' own ways to resize and to divide."""
 
