@@ -5,6 +5,7 @@ get a ground. Levels of more than 8 bits are scaled, as `coterie.datamodules.gre
 Pictures of two, or of five and more channels keep them.
 """
 
+import os
 from dataclasses import dataclass, replace
 from io import UnsupportedOperation
 from pathlib import Path
@@ -64,6 +65,8 @@ TRANSPARENT = " with a transparent colour"
 _CHANNELS = {"L": 1, "RGB": 3}
 _KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
 """Modes that `mode=all` keeps; others become RGB."""
+_MOST_BYTES = 1 << 31
+"""Bytes of a picture's file, at most."""
 _CLEAR = 16
 """Alpha below which a pixel counts as transparent."""
 _LEVELS = {"black": 0, "white": 255}
@@ -144,8 +147,10 @@ def read_content(picture: Picture, name: str) -> bytes:
     try:
         if isinstance(picture, Path):
             with open_regular(picture) as file:
+                _check_bytes(os.fstat(file.fileno()).st_size, name)
                 content = file.read()
         else:
+            _check_bytes(getattr(picture, "size", 0), name)  # of a part of a file
             content = picture if isinstance(picture, bytes) else picture.read_bytes()
     except FileNotFoundError as error:
         remedy = "put it there, or take its entry out"
@@ -158,6 +163,16 @@ def read_content(picture: Picture, name: str) -> bytes:
     if not content:
         raise UnreadablePictureError(name, "is empty (0 bytes)")
     return content
+
+
+def _check_bytes(size: int, name: str) -> None:
+    """Refuse a file that is larger than any picture; it may have holes, and take no room on disk.
+
+    Raises:
+        UnreadablePictureError: If so.
+    """
+    if size > _MOST_BYTES:
+        raise UnreadablePictureError(name, f"has more than {_MOST_BYTES >> 30} GiB", _SMALLER)
 
 
 def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:

@@ -50,7 +50,11 @@ class PPFCGAN(OnSynthesis):
         """Adam's learning rate at the server."""
         batch_size: Annotated[int, Field(ge=2)] = 256
         """Samples per batch at the server."""
-        decoder: Annotated[tuple[Width, ...], Field(strict=False)] = (2000, 500, 500)
+        decoder: Annotated[tuple[Width, ...], Field(strict=False, max_length=100)] = (
+            2000,
+            500,
+            500,
+        )
         """Widths of the decoder's hidden layers."""
 
     def __init__(self, config: "PPFCGAN.Config", task: Task) -> None:

@@ -238,7 +238,7 @@ class AlexNet(ScalableConfig):
 class MLP(ScalableConfig):
     """Linear layers with ReLU in between, for feature vectors or flattened images."""
 
-    hidden: Annotated[tuple[Width, ...], Field(strict=False)] = (512, 256)
+    hidden: Annotated[tuple[Width, ...], Field(strict=False, max_length=100)] = (512, 256)
     """Widths of the hidden layers; empty for a linear encoder."""
     features: Width = 128
     """Width of the representation."""

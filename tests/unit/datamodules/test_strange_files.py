@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from coterie.datamodules import arrow_growth
+from coterie.datamodules.decoding import read_content
 from coterie.datamodules.idx import read_idx
 from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.npz import NPZ
@@ -18,6 +19,7 @@ from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.sample_tables import open_parquet_table
 from coterie.datamodules.shard_files import ShardFiles
 from coterie.datamodules.shards import Shards
+from coterie.datamodules.stored import FilePart
 from coterie.datamodules.streams import open_samples
 from coterie.datamodules.webdataset import WebDataset
 from coterie.errors import DataError
@@ -259,3 +261,11 @@ def test_a_link_without_extension_is_not_looked_into(tmp_path, monkeypatch):
     (tmp_path / "x").symlink_to("/proc/self/status")
     monkeypatch.setattr("coterie.datamodules.dicom.is_dicom", lambda content: True)
     refused(lambda: PictureSearch().find(tmp_path), "there are no pictures")
+
+
+def test_a_file_with_holes_is_not_read_into_memory(tmp_path):
+    path = tmp_path / "x.png"
+    with path.open("wb") as file:
+        file.truncate(40 << 30)
+    for picture in (path, FilePart(path, 0, 40 << 30)):
+        refused(lambda picture=picture: read_content(picture, "x"), "x has more than 2 GiB; make")

@@ -218,3 +218,9 @@ def test_channels_stay_first_where_group_normalisation_would_be_slow() -> None:
 def _has_channels_last(network: nn.Module) -> bool:
     weights = [p for p in network.parameters() if p.dim() == 4]
     return all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+
+
+def test_layers_without_end_are_refused():
+    with pytest.raises(ValidationError, match="at most 100"):
+        MLP(hidden=(1,) * 101)
+    assert len(MLP(hidden=(1,) * 100).hidden) == 100

@@ -275,7 +275,7 @@ def test_numbers_in_place_of_dtypes_and_layouts_are_refused(operator, kind, numb
 
     content = with_graph(exported(Kinds(), BATCH), change)
     if changed:
-        with pytest.raises(ProgramError, match="its graph gives .* as (dtype|memory_format)"):
+        with pytest.raises(ProgramError, match=r"its graph gives .* as (dtype|memory_format)"):
             Program(content)
     else:
         assert Program(content)(BATCH).shape == (3, 1)
