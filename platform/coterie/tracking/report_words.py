@@ -5,15 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.config.privacy import PrivacyConfig
+from coterie.config.regular_files import open_regular
 from coterie.tracking.formatting import format_bytes
 
 OUTLIERS = "outliers"
 """The column of samples that belong to no cluster."""
 _MOST = 30
 """Clients and clusters that the page shows."""
+_ROWS, _KINDS = 200_000_000, 2_000_000
+"""The most rows of a file that are read, and the most pairs of a client and a cluster."""
+_AT_ONCE = 1 << 18
+"""Rows that are counted at a time."""
 
 
 def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None:
@@ -21,13 +27,13 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
 
     Returns:
         Head, rows and a note on what is left out; None without the file.
+
+    Raises:
+        ValueError: If it has more rows, clients or clusters than a run has.
     """
     if not path.is_file():
         return None
-    columns = pq.read_schema(path).names
-    named = "client_name" if "client_name" in columns else "client"
-    table = pq.read_table(path, columns=[named, "cluster"])
-    counts = Counter(zip(*(table[name].to_pylist() for name in (named, "cluster")), strict=True))
+    counts = _counted(path)
     clients = list(dict.fromkeys(sorted(client for client, _ in counts)))
     sizes: Counter[int] = Counter()
     for (_, cluster), number in counts.items():
@@ -45,6 +51,27 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
     )
     head = ["client", *(OUTLIERS if own < 0 else f"cluster {own}" for own in clusters)]
     return head, rows, note if more else ""
+
+
+def _counted(path: Path) -> Counter[tuple[Any, int]]:
+    """Return the number of samples of each client and cluster, with a part of the file in memory.
+
+    A small file of another's can have billions of equal rows.
+    """
+    counts: Counter[tuple[Any, int]] = Counter()
+    with open_regular(path) as file:
+        opened = pq.ParquetFile(file)
+        if opened.metadata.num_rows > _ROWS:
+            raise ValueError(f"it has {opened.metadata.num_rows:,} rows")
+        named = "client_name" if "client_name" in opened.schema_arrow.names else "client"
+        for batch in opened.iter_batches(_AT_ONCE, columns=[named, "cluster"]):
+            found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
+            found = found.aggregate([([], "count_all")])
+            keys = zip(found[named].to_pylist(), found["cluster"].to_pylist(), strict=True)
+            counts.update(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
+            if len(counts) > _KINDS:
+                raise ValueError(f"it has more than {_KINDS:,} clients and clusters")
+    return counts
 
 
 def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:
