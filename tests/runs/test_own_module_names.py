@@ -1,4 +1,4 @@
-"""Metrics whose names have slashes, as many modules log them, and the scores of samples held out."""
+"""Metrics whose names have slashes, as many modules log them."""
 
 from torch.nn.functional import cross_entropy
 
