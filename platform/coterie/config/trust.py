@@ -144,9 +144,11 @@ def _has(values: Mapping[str, Any], key: str) -> bool:
 def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Return the key and the value of each name of a class in plain values, however deep."""
     if isinstance(values, Mapping):
+        # The class of an object of a program is a note, and never imported.
+        imported = values.get("is_object") is not True
         for name, value in values.items():
             inner = f"{key}.{name}" if key else str(name)
-            named = inner.rpartition(".")[2] == "target" or _is_module(inner)
+            named = inner.rpartition(".")[2] == "target" or (imported and _is_module(inner))
             if named and isinstance(value, str):
                 yield inner, value
             else:

@@ -45,6 +45,7 @@ def test_what_only_looks_like_coterie_is_refused(tmp_path, target):
 def test_a_users_module_is_no_function_of_coteries(tmp_path):
     stored = {"method": {"module": "coterie.jobs.train:main", "arguments": {"module": "text"}}}
     assert "method.module=coterie.jobs.train:main" in refusal(tmp_path, stored)
+    check_targets({"method": {"module": "mine:Lit", "is_object": True}}, tmp_path, ())
     assert packages_in({"method.module": "mine:Lit", "data.module": "other:Data"}) == {
         "mine",
         "other",
