@@ -27,7 +27,8 @@ class Findings:
         samples: The number of samples that can be read.
         sizes: Number of samples by "height×width" or number of features.
         modes: Number of pictures by mode.
-        classes: Number of samples by class; "unknown" without label.
+        classes: Number of samples by class.
+        unlabelled: Number of samples without a label, where others may have one.
         clients: Number of samples by client.
         tally: How many pictures are not square, or dark.
     """
@@ -36,6 +37,7 @@ class Findings:
     sizes: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
+    unlabelled: int = 0
     clients: Counter[str] = field(default_factory=Counter)
     bad: list[Unreadable] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
@@ -51,7 +53,10 @@ class Findings:
         self.tally.merge(looked.tally)
         if source.labels is not None:
             label = int(source.labels[looked.row])
-            self.classes["unknown" if label < 0 else _named(classes, label)] += 1
+            if label < 0:
+                self.unlabelled += 1
+            else:
+                self.classes[_named(classes, label)] += 1
         if source.owners is not None:
             self.clients[source.owner_names[source.owners[looked.row]]] += 1
 

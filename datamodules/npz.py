@@ -189,9 +189,9 @@ class NPZ(CustomData["NPZ.Config"]):
             return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
-        return DataError(
-            f"data.path={self.path}: it cannot be read ({reason(error)}); save it again."
-        )
+        # NumPy takes a file of another kind for a pickle, and tells how to load it.
+        why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
+        return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
 
     def _check_length(self, numbers: NDArray[np.int64], name: str, source: Source) -> None:
         if len(numbers) != source.count:

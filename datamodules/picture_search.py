@@ -89,10 +89,16 @@ class PictureSearch:
                 *(spelled(str(folder)), _listed(self.litter)),
             )
         if self.others:
+            count = self.others.total()
+            what = (
+                "files are not pictures by their" if count > 1 else "file is not a picture by its"
+            )
             _logger.warning(
-                "%s: %d files are not pictures by their extension or place, and are left out (%s).",
+                "%s: %d %s extension or place, and %s left out (%s).",
                 spelled(str(folder)),
-                self.others.total(),
+                count,
+                what,
+                "are" if count > 1 else "is",
                 _listed(self.others),
             )
 

@@ -313,9 +313,14 @@ class Lightning(Method):
 def _build(target: str, arguments: Mapping[str, Any]) -> Any:
     """Build a module by its path."""
     try:
-        return load_target(target)(**arguments)
+        kind = load_target(target)
     except ConfigError as error:
         raise ConfigError(f"module: {error}") from error
+    bases = {base.__name__ for base in getattr(kind, "__mro__", ())}
+    if "LightningModule" not in bases:  # nothing else is called
+        raise ConfigError(f"module={target}: it is no class of a LightningModule; name one.")
+    try:
+        return kind(**arguments)
     except Exception as error:
         raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
 

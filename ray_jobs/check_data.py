@@ -91,6 +91,8 @@ def _table(half: str, findings: "Findings") -> Table:
     ):
         if counts:
             table.add_row(*(_plural(title, counts), _listed(counts)))
+    if findings.unlabelled:
+        table.add_row("without label", f"{findings.unlabelled:,}")
     oblong, dark = findings.tally.reshaped, findings.tally.dark
     if oblong:
         table.add_row("not square", f"{oblong:,}: choose data.fit")

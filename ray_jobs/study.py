@@ -1,5 +1,6 @@
 """Run a table or figure of a paper: `coterie study study=ccfc_1 scale=cpu`."""
 
+import re
 from collections.abc import Sequence
 
 from coterie.commands.arguments import read_values, separate
@@ -18,6 +19,8 @@ _ABOUT = (
     "data.root=DIR), as in coterie compare. coterie results writes the pages from "
     "the files in docs/results/data."
 )
+_BARE = re.compile(r"""\[[^\[\]'"\\]*=[^\[\]'"\\]*\]""")
+"""A list of names without quotes, of which one has a sign that needs them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +37,17 @@ def _help(*arguments: str) -> str:
     )
 
 
+def _quoted(argument: str) -> str:
+    """Quote the names of rows or columns: a shell takes the quotes off columns=['MNIST p=0']."""
+    key, _, value = argument.partition("=")
+    if key not in ("rows", "columns") or not _BARE.fullmatch(value):
+        return argument
+    names = (name.strip() for name in value[1:-1].split(","))
+    return f"{key}=[{','.join(repr(name) for name in names)}]"
+
+
 def _study(arguments: Sequence[str]) -> int:
+    arguments = [_quoted(argument) for argument in arguments]
     own, _ = separate(arguments, set(StudyConfig.model_fields))
     if load_component(StudyConfig, read_values(own)).study in (None, "?"):
         Terminal(soft_wrap=True).print(study_list(), highlight=False)

@@ -55,6 +55,10 @@ def test_the_page_is_one_private_file_with_each_clusters_pictures(page):
     assert page.stat().st_mode & 0o077 == 0
 
 
+def test_the_pages_command_names_the_runs_folder_from_here(page, finished_run):
+    assert f"coterie predict model={finished_run.run_dir} clusters=" in page.read_text()
+
+
 def test_predict_takes_the_names_that_the_page_saves(page, finished_run, tmp_path):
     run, text = finished_run.run_dir, page.read_text()
     clusters = {str(k) for k in range(10)}

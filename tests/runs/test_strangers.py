@@ -46,6 +46,8 @@ def change(run, **sections):
         path.write_text(yaml.safe_dump(values))
 
 
+LIGHTNING = {"target": "coterie.modules.lightning_module:Lightning", "arguments": {}}
+OWN_DATA = {"target": "coterie.datamodules.lightning_data:LightningData", "arguments": {}}
 SWAPS = {
     "method": {"method": {"target": "stranger:Method"}},
     "encoder": {"encoder": {"target": "stranger:Net"}},
@@ -54,6 +56,8 @@ SWAPS = {
     "logger": {"tracking": {"loggers": [{"target": "stranger:Log"}]}},
     "metric": {"evaluation": {"metrics": [{"target": "stranger:Metric"}]}},
     "data": {"data": {"target": "stranger:Data"}},
+    "own module": {"method": {**LIGHTNING, "module": "stranger:Lit"}},
+    "own data": {"data": {**OWN_DATA, "module": "stranger:Data"}},
 }
 COMMANDS = {
     "evaluate": lambda run: evaluate.main([f"run={run}", "cluster.backend=serial"]),

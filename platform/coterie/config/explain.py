@@ -4,7 +4,8 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -105,6 +106,8 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the config model in an annotation `X` or `X | None`, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
+    if get_origin(annotation) not in (Annotated, Union, UnionType):
+        return None
     return next(filter(None, map(model_in, get_args(annotation))), None)
 
 

@@ -17,6 +17,8 @@ GROUP = "coterie.trusted"
 _OWN = "coterie"
 _LOGGERS = "tracking.loggers["
 """Keys of loggers that are chosen by class, with any arguments."""
+_MODULE = "module"
+"""The key of a user's own module or data, which may name anything that can be called."""
 _ACCOUNT = "tracking.wandb.entity"
 _PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "cluster.address": ("joins no cluster", ("auto", "local"), "RAY_ADDRESS"),
@@ -61,14 +63,14 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
     for key, target in targets_in(stored):
         module = target.partition(":")[0]
         package = module.partition(".")[0]
-        if package == _OWN and not key.startswith(_LOGGERS):
+        if package == _OWN and not _with_arguments(key):
             continue
         if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
             continue
         raise ConfigError(
             f"{path}: {key}={show(target)}: a stored config may name Coterie's loggers, but "
             "not their classes, whose arguments may lead elsewhere; give tracking.loggers again."
-            if package == _OWN
+            if package == _OWN and key.startswith(_LOGGERS)
             else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
             f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
         )
@@ -77,10 +79,20 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
 def packages_in(given: Any) -> set[str]:
     """Return the packages that values name by nested or dotted keys.
 
-    Coterie's own only for loggers.
+    Coterie's own only for what takes any arguments.
     """
     named = {key: target.partition(":")[0].partition(".")[0] for key, target in targets_in(given)}
-    return {each for key, each in named.items() if each != _OWN or key.startswith(_LOGGERS)}
+    return {each for key, each in named.items() if each != _OWN or _with_arguments(key)}
+
+
+def _with_arguments(key: str) -> bool:
+    """Return whether what a key names is called with any arguments, Coterie's own functions too."""
+    return key.startswith(_LOGGERS) or _is_module(key)
+
+
+def _is_module(key: str) -> bool:
+    *parents, name = key.split(".")
+    return name == _MODULE and "arguments" not in parents
 
 
 def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> None:
@@ -130,11 +142,14 @@ def _has(values: Mapping[str, Any], key: str) -> bool:
 
 
 def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Return the key and the value of each `target` in plain values, however deep."""
+    """Return the key and the value of each name of a class in plain values, however deep."""
     if isinstance(values, Mapping):
+        # The class of an object of a program is a note, and never imported.
+        imported = values.get("is_object") is not True
         for name, value in values.items():
             inner = f"{key}.{name}" if key else str(name)
-            if inner.rpartition(".")[2] == "target" and isinstance(value, str):
+            named = inner.rpartition(".")[2] == "target" or (imported and _is_module(inner))
+            if named and isinstance(value, str):
                 yield inner, value
             else:
                 yield from targets_in(value, inner)

@@ -133,6 +133,7 @@ def _lead_width(rows: list[_Row]) -> int:
 def _empty_table(counts: Counts) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.caption = f"{len(counts)} clients, {int(counts.sum()):,} samples"
+    table.min_width = len(table.caption)
     table.caption_justify = "left"
     table.add_column("client", justify="right", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)

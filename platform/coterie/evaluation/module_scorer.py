@@ -34,6 +34,10 @@ class ModuleScorer(Scorer):
         """The group of the metrics of `quick`."""
         return "val"
 
+    def full_name(self, name: str) -> str:
+        """Return "val/val/acc" for "val/acc", since a module's names may have slashes."""
+        return f"{self.group}/{name}"
+
     def quick(self, server: ServerState) -> dict[str, float]:
         """Return what the global module logs in `validation_step`.
 

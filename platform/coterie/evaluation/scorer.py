@@ -56,6 +56,10 @@ class Scorer(Protocol):
     def group(self) -> str:
         """The group of the metrics of `quick`: "clustering", "train", "test" or "local"."""
 
+    def full_name(self, name: str) -> str:
+        """Return the name of a metric of `quick` with its group: "acc" is "clustering/acc"."""
+        return name if "/" in name else f"{self.group}/{name}"
+
     def due(self, round_: int, last: bool) -> bool:
         """Return whether to evaluate after this round; `final` follows the last one instead."""
         return not last and self.config.every > 0 and round_ % self.config.every == 0

@@ -103,6 +103,8 @@ def read_named_clusters(path: Path, folder: Path, description: Mapping[str, Any]
         ConfigError: If it cannot be read, is for another model, or does not name each of the
             model's clusters, or both of its halves, once.
     """
+    if not path.is_file():
+        raise _refused(path, "there is no such file")
     try:
         found = _FILE.validate_python(read_json(path, _BYTES), strict=True)
         _check_model(found["model"], folder)

@@ -5,6 +5,7 @@ The page is one file with its pictures in it; it loads nothing from elsewhere, a
 
 import base64
 import io
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ from coterie.run.cluster_views import (
 )
 from coterie.run.outputs import utf8_name
 from coterie.tracking.atomic import replacing
+from coterie.tracking.formatting import display_path
 from coterie.tracking.run_directory import RunDirectory
 
 _TEMPLATE = Path(__file__).with_name("clusters.html.jinja")
@@ -99,6 +101,7 @@ class ClusterPage:
             title=self.config.experiment,
             about=about([self.config]),
             folder=self.directory.path.name,
+            path=shlex.quote(display_path(self.directory.path)),
             model=model_digest(self.directory.model),
             colours=COLOURS,
             **content,

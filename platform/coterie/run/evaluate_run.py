@@ -12,6 +12,7 @@ from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
+from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
@@ -79,8 +80,8 @@ class RunEvaluation:
         """Read the checkpoint, score it, and write metrics.json and figures.
 
         Raises:
-            ConfigError: If the run's data is node-local, or more labels are asked for than its
-                training held out.
+            ConfigError: If the run's data is node-local, its model a user's module, or more labels
+                are asked for than its training held out.
             DataError: If the checkpoint or the data is missing.
         """
         if is_node_local(self.config):
@@ -90,6 +91,11 @@ class RunEvaluation:
             )
         check_shares("labelled_shares", self.shares, self.config.labelled_pool)
         self._assembly = assemble(self.config)
+        if isinstance(self._assembly.method, FederatesModule):
+            raise ConfigError(
+                f"run={self.directory.path}: it trained a LightningModule, which only its own "
+                "validation_step and test_step score; read its summary.json."
+            )
         with Interrupts() as interrupts:
             backend = make_backend(
                 self._assembly.workload, lambda: interrupts.check("nothing was written")

@@ -44,7 +44,9 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def check(self, outcome: str = "the run stopped after its last full phase") -> None:
+    def check(
+        self, outcome: str = "the run stopped after its last full phase; go on with resume=true"
+    ) -> None:
         """Raise an InterruptedRunError with this outcome if a signal came."""
         if self._signal is not None:
             raise InterruptedRunError(f"{self._signal} came; {outcome}.")

@@ -202,7 +202,7 @@ class Recorder:
         scores = self.evaluator.quick(state.server)
         self._account(state)
         self.seconds["evaluation"] += time.perf_counter() - started
-        named = {self._grouped(name): value for name, value in scores.items()}
+        named = {self.evaluator.full_name(name): value for name, value in scores.items()}
         self.observer.evaluated(phase.round, named, final=False)
         return scores or None
 
@@ -223,7 +223,7 @@ class Recorder:
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
-            **{self._grouped(name): value for name, value in (scores or {}).items()},
+            **{self.evaluator.full_name(name): value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
         for done in result.client_results[: self.config.tracking.client_rows]:
@@ -238,10 +238,6 @@ class Recorder:
         for failure in result.failures:
             row = _row(phase, {}, failure.client)
             self.tracker.log_text(replace(row, failure=str(failure)))
-
-    def _grouped(self, name: str) -> str:
-        """Return a score's name with its group, by default the evaluator's."""
-        return name if "/" in name else f"{self.evaluator.group}/{name}"
 
     def _sizes(self, results: tuple[ClientResult, ...]) -> dict[int, int]:
         return {done.client: len(self.parts[done.client]) for done in results}

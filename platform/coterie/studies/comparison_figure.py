@@ -1,5 +1,6 @@
 """The figure of a comparison: per variant a line for the mean over seeds, with a band."""
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, blank, drawn, label, save
+from coterie.errors import DataError, printable
+from coterie.evaluation.canvas import COLOURS, MARKERS, NAME, Axes, blank, drawn, label, save
 from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
@@ -42,8 +43,9 @@ def comparison_figure(
     if not drawn:
         raise DataError(f"axis {axis}: no run has a point to draw; let the runs evaluate.")
     labels = list(dict.fromkeys(name for lines in drawn.values() for name in lines))
-    shown = labels[:_LISTED]
-    figure = blank(8.0, max(0.9 + 2.4 * len(drawn), 0.6 + 0.19 * (len(shown) + 1)))
+    named = {name: _wrapped(name) for name in labels[:_LISTED]}
+    rows = sum(text.count("\n") + 1 for text in named.values())
+    figure = blank(8.0, max(0.9 + 2.4 * len(drawn), 0.6 + 0.19 * (rows + 1)))
     grid = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     handles: dict[str, Line2D] = {}
     for axes, (metric, lines) in zip(grid, drawn.items(), strict=True):
@@ -53,10 +55,10 @@ def comparison_figure(
         axes.set_ylabel(metric)
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    shown = [name for name in shown if name in handles]
+    named = {name: text for name, text in named.items() if name in handles}
     grid[0].legend(  # with names given, since matplotlib leaves out "_name"
-        [handles[name] for name in shown],
-        [label(name) for name in shown],
+        [handles[name] for name in named],
+        [*named.values()],
         loc="upper left",
         bbox_to_anchor=(1.01, 1),
         frameon=False,
@@ -89,6 +91,13 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         axes.imshow(picture, interpolation="antialiased")
         axes.set_title(label(name), fontsize=10)
     return save(figure, path, about)
+
+
+def _wrapped(name: str) -> str:
+    """Return a label on up to three lines, so that the values of several keys can be read."""
+    return textwrap.fill(
+        printable(name), NAME, max_lines=3, placeholder=" …", break_on_hyphens=False
+    )
 
 
 def _points(lines: Mapping[str, Line]) -> int:

@@ -18,7 +18,7 @@ from coterie.contract.observer import PhaseRecord, Scores, Status
 from coterie.contract.phase import Phase
 from coterie.tracking import formatting
 from coterie.tracking.notebook import NotebookPanel
-from coterie.tracking.progress import Progress
+from coterie.tracking.progress import Progress, shown_scores
 from coterie.tracking.terminal import Terminal
 
 _PANEL_WIDTH = 80
@@ -176,7 +176,7 @@ class ConsoleView:
         progress = self._progress
         parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []
-        parts += [progress.loss, *formatting.score_texts(record.evaluation or {})]
+        parts += [progress.loss, *formatting.score_texts(shown_scores(record))]
         return formatting.fit(
             [*parts, progress.clients, progress.eta, progress.traffic], self._width
         )

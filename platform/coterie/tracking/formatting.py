@@ -74,9 +74,10 @@ def display_path(path: Path) -> str:
 def score_texts(scores: Mapping[str, float]) -> list[str]:
     """Return scores with the last part of their names: `clustering/acc` is `acc 0.912`.
 
-    If two scores share it, both have their whole names: `linear acc 0.960`.
+    If two scores share it, or it is that of the training's loss, they have their whole names:
+    `linear acc 0.960`, `val loss 1.204`.
     """
-    short = Counter(name.rpartition("/")[2] for name in scores)
+    short = Counter(["loss", *(name.rpartition("/")[2] for name in scores)])
     return [
         f"{_plain_name(name, unique=short[name.rpartition('/')[2]] == 1)} {_score(value)}"
         for name, value in scores.items()

@@ -11,6 +11,15 @@ _RECENT = 10
 _WORDS = {"stragglers": "slow"}
 
 
+def shown_scores(record: PhaseRecord) -> Mapping[str, float]:
+    """Return the scores of a round's line: of its evaluation, or of what clients hold out."""
+    if record.evaluation:
+        return record.evaluation
+    if record.phase.up or not record.phase.open_metrics:
+        return {}
+    return {f"held out {name.replace('/', ' ')}": value for name, value in record.metrics.items()}
+
+
 @dataclass
 class Progress:
     """The progress of a run; bytes are totals of the run so far.
@@ -59,7 +68,7 @@ class Progress:
         self.up = before["up"] + record.bytes_up
         self.peer = before["peer"] + record.bytes_peer
         self.simulated = record.simulated
-        self.evaluation = record.evaluation or self.evaluation
+        self.evaluation = shown_scores(record) or self.evaluation
         self.epsilon = record.epsilon
         if record.loss is not None:
             self.losses = (*self.losses, record.loss)[-_RECENT:]

@@ -10,15 +10,17 @@ import pyarrow.parquet as pq
 
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.regular_files import open_regular
-from coterie.errors import reason
 from coterie.tracking.formatting import format_bytes
 
 OUTLIERS = "outliers"
 """The column of samples that belong to no cluster."""
 _MOST = 30
 """Clients and clusters that the page shows."""
+_ROWS, _KINDS = 200_000_000, 2_000_000
+"""The most rows of a file that are read, and the most pairs of a client and a cluster."""
 _CLIENT_NAME = "client_name"
-_ROWS, _MOST_PAIRS = 1 << 16, 10_000_000
+_AT_ONCE = 1 << 18
+"""Rows that are counted at a time."""
 
 
 def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None:
@@ -26,10 +28,13 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
 
     Returns:
         Head, rows and a note on what is left out; None without the file.
+
+    Raises:
+        ValueError: If it has more rows, clients or clusters than a run has.
     """
     if not path.is_file():
         return None
-    counts = _counts(path)
+    counts = _counted(path)
     clients = list(dict.fromkeys(sorted(client for client, _ in counts)))
     sizes: Counter[int] = Counter()
     for (_, cluster), number in counts.items():
@@ -49,33 +54,28 @@ def client_clusters(path: Path) -> tuple[list[str], list[list[str]], str] | None
     return head, rows, note if more else ""
 
 
-def _counts(path: Path) -> Counter[tuple[Any, int]]:
-    """Return the number of samples of each client and cluster, from a file of any size.
+def _counted(path: Path) -> Counter[tuple[Any, int]]:
+    """Return the number of samples of each client and cluster, with a part of the file in memory.
 
-    Raises:
-        ValueError: If the file is damaged, or not one that runs write.
+    A small file of another's can have billions of equal rows.
     """
     counts: Counter[tuple[Any, int]] = Counter()
-    try:
-        with open_regular(path) as opened:
-            named = _CLIENT_NAME if _CLIENT_NAME in pq.read_schema(opened).names else "client"
-            # Names as a dictionary, since one long name may stand in every row.
-            file = pq.ParquetFile(opened, read_dictionary=[named] if named == _CLIENT_NAME else [])
-            kinds = {name: file.schema_arrow.field(name).type for name in (named, "cluster")}
-            if any(map(pa.types.is_nested, kinds.values())) or not pa.types.is_integer(
-                kinds["cluster"]
-            ):
-                raise ValueError(f"its clusters are {kinds['cluster']}")
-            for batch in file.iter_batches(_ROWS, columns=[named, "cluster"]):
-                found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
-                for row in found.aggregate([([], "count_all")]).to_pylist():
-                    counts[row[named], row["cluster"]] += row["count_all"]
-                if len(counts) > _MOST_PAIRS:
-                    raise ValueError(
-                        f"it has more than {_MOST_PAIRS:,} pairs of client and cluster"
-                    )
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} {reason(error)}") from error
+    with open_regular(path) as file:
+        named = _CLIENT_NAME if _CLIENT_NAME in pq.read_schema(file).names else "client"
+        # Names as a dictionary, since one long name may stand in every row.
+        opened = pq.ParquetFile(file, read_dictionary=[named] if named == _CLIENT_NAME else [])
+        if opened.metadata.num_rows > _ROWS:
+            raise ValueError(f"it has {opened.metadata.num_rows:,} rows")
+        kinds = [opened.schema_arrow.field(name).type for name in (named, "cluster")]
+        if pa.types.is_nested(kinds[0]) or not pa.types.is_integer(kinds[1]):
+            raise ValueError(f"its clients and clusters are {kinds[0]} and {kinds[1]}")
+        for batch in opened.iter_batches(_AT_ONCE, columns=[named, "cluster"]):
+            found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
+            found = found.aggregate([([], "count_all")])
+            keys = zip(found[named].to_pylist(), found["cluster"].to_pylist(), strict=True)
+            counts.update(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
+            if len(counts) > _KINDS:
+                raise ValueError(f"it has more than {_KINDS:,} clients and clusters")
     return counts
 
 

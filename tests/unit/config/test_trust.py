@@ -25,6 +25,9 @@ def refusal(tmp_path, stored, trust=()):
         ({"evaluation": {"metrics": [{"target": "mine:Metric"}]}}, "evaluation.metrics[0].target"),
         ({"callbacks": [{"a": 1}, {"target": "mine:Call"}]}, "callbacks[1].target"),
         ({"tracking": {"loggers": ["csv", {"target": "mine:Log"}]}}, "tracking.loggers[1].target"),
+        ({"method": {"target": "coterie.x:Y", "module": "mine:Lit"}}, "method.module"),
+        ({"data": {"target": "coterie.x:Y", "module": "mine:Data"}}, "data.module"),
+        ({"data": {"source": {"module": "mine:Data", "arguments": {}}}}, "data.source.module"),
     ],
 )
 def test_any_class_of_another_package_is_refused(tmp_path, stored, key):
@@ -37,6 +40,16 @@ def test_any_class_of_another_package_is_refused(tmp_path, stored, key):
 @pytest.mark.parametrize("target", ["coterie2.x:Y", "os:system", "modulesx:Y", ".:Y", "", ":Y"])
 def test_what_only_looks_like_coterie_is_refused(tmp_path, target):
     assert "add trust=" in refusal(tmp_path, {"target": target})
+
+
+def test_a_users_module_is_no_function_of_coteries(tmp_path):
+    stored = {"method": {"module": "coterie.jobs.train:main", "arguments": {"module": "text"}}}
+    assert "method.module=coterie.jobs.train:main" in refusal(tmp_path, stored)
+    check_targets({"method": {"module": "mine:Lit", "is_object": True}}, tmp_path, ())
+    assert packages_in({"method.module": "mine:Lit", "data.module": "other:Data"}) == {
+        "mine",
+        "other",
+    }
 
 
 def test_a_part_of_a_package_can_be_trusted(tmp_path):

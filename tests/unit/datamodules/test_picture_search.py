@@ -52,6 +52,16 @@ def test_other_files_are_counted_and_told_once(tmp_path, caplog):
         f"{tmp_path}: 4 files are not pictures by their extension or place, and are left out "
         "(2 .psd, 1 picture, 1 without extension)."
     )
+    caplog.clear()
+    for name in ("cat/2.psd", "dog/4.PSD", "dog/notes"):
+        (tmp_path / name).unlink()
+    ClassFolders(ClassFolders.Config(path=str(tmp_path))).arrays()
+    assert caplog.messages[0] == (
+        f"{tmp_path}: 1 file is not a picture by its extension or place, and is left out "
+        "(1 picture)."
+    )
+    for name in ("dog/4.PSD", "dog/notes"):
+        (tmp_path / name).write_bytes(b"")
     (tmp_path / "dog" / "3.PNG").unlink()
     with pytest.raises(DataError, match=r"in it, but 1 \.psd, 1 without extension; convert them"):
         ClassFolders(ClassFolders.Config(path=str(tmp_path))).arrays()

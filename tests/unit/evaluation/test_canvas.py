@@ -79,7 +79,8 @@ def test_any_name_of_a_variant_is_drawn_whole(tmp_path, kept):
     compared(tmp_path, names)
     for figure in kept:
         shown = " ".join(texts(figure))
-        assert all(label(name) in shown for name in names)
+        whole = shown.replace("\n", " ")
+        assert all(label(name) in shown or name in whole for name in names)
         figure.draw_without_rendering()
         width, height = figure.bbox.size
         for text in figure.findobj(mpl.text.Text):
@@ -188,6 +189,14 @@ def test_a_figure_that_fails_is_told(tmp_path):
         raise InterruptedRunError("SIGTERM came.")
     with pytest.raises(KeyboardInterrupt), guarded(path, told.append):
         raise KeyboardInterrupt
+
+
+def test_a_comparisons_labels_show_the_values_of_several_keys(tmp_path, kept):
+    name = "learning_rate=0.00121 temperature=0.3 participation=0.5"
+    compared(tmp_path, (name, "short"))
+    shown = texts(kept[0])
+    assert "learning_rate=0.00121\ntemperature=0.3\nparticipation=0.5" in shown
+    assert "short" in shown
 
 
 def test_the_line_below_may_hold_anything(tmp_path):

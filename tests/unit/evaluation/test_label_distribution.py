@@ -64,6 +64,11 @@ def test_the_table_shows_whole_numbers_in_80_columns(clients, classes, scale):
     assert f"{clients} clients, {counts.sum():,} samples" in text
 
 
+def test_the_line_below_a_narrow_table_is_one_line():
+    lines = render(class_table(np.full((3, 2), 50), ("up", "lie"))).splitlines()
+    assert lines[-1].strip() == "3 clients, 300 samples"
+
+
 def test_every_count_of_ten_classes_is_shown_and_zero_is_a_dot():
     counts = np.diag(np.arange(1, 11) * 1000)
     rows = [line.split() for line in render(class_table(counts, CIFAR)).splitlines()]

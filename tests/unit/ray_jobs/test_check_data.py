@@ -70,6 +70,17 @@ def test_a_variable_stands_for_its_value(folder, tmp_path, monkeypatch, capsys):
     )
 
 
+def test_samples_without_a_label_are_no_class(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        Image.fromarray(np.zeros((8, 8), np.uint8) + ord(name)).save(tmp_path / f"{name}.png")
+    table = "path;kind\r\na.png;1\r\nb.png;2\r\nc.png;\r\n"
+    (tmp_path / "list.csv").write_text(table, encoding="utf-8-sig")
+    assert main(["data=manifest", "data.path=list.csv", "data.label_column=kind"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "2 classes 1: 1, 2: 1 without label 1" in shown
+
+
 def test_data_in_order_gives_zero_and_no_lists(folder, tmp_path):
     for name in ("a/bad.png", "b/empty.jpg", "b/copy.png"):
         (folder / name).unlink()

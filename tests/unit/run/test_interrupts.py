@@ -14,6 +14,7 @@ import coterie
 from coterie.errors import InterruptedRunError
 from coterie.run.interrupts import Interrupts
 
+STOPPED = "the run stopped after its last full phase; go on with resume=true"
 SOURCE = Path(coterie.__file__).parents[1]
 
 HEAD = """
@@ -117,7 +118,7 @@ def test_one_signal_is_remembered_until_the_next_check(start, number):
     process.send_signal(number)
     out, _ = process.communicate("\n", timeout=60)
     name = signal.Signals(number).name
-    expected = f"waited\n{name} came; the run stopped after its last full phase.\n"
+    expected = f"waited\n{name} came; {STOPPED}.\n"
     assert (out, process.returncode) == (expected, 130)
 
 
@@ -175,9 +176,7 @@ def test_a_signal_stops_lightning_after_the_step_under_way(start, number):
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert (
-        out == f"{signal.Signals(number).name} came; the run stopped after its last full phase.\n"
-    )
+    assert out == f"{signal.Signals(number).name} came; {STOPPED}.\n"
 
 
 def test_the_handlers_of_before_are_put_back():

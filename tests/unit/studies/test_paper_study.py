@@ -208,6 +208,12 @@ REFUSED = {
     ("study=ccfc_1", "scale=big"): "scale=big: must be one of smoke, cpu, paper.",
     ("study=ccfc_1", "rows=[CCF]"): "rows=[CCF]: must be one of k-means, centralised, ",
     ("study=ccfc_1", "columns=['STL-10 p=0']"): "columns=[STL-10 p=0]: must be one of MNIST p=0, ",
+    ("study=ccfc_1", "columns=[STL-10 p=0]"): "columns=[STL-10 p=0]: must be one of MNIST p=0, ",
+    (
+        "study=ccfc_1",
+        "columns=[MNIST p=0.75, Fashion-MNIST p=0.75]",
+        "rows=[Concord]",
+    ): "rows=[Concord] columns=[MNIST p=0.75,Fashion-MNIST p=0.75]: nothing is run there",
     (
         "study=ccfc_1",
         "columns=['MNIST p=0.75']",

@@ -50,6 +50,15 @@ class Terminal:
         return file.getvalue().splitlines()
 
 
+def test_a_round_without_evaluation_shows_what_clients_hold_out():
+    terminal = Terminal()
+    phase = Phase(name="validation", stage="training", round=1, open_metrics=True)
+    terminal.view.phase_started(phase, 2, 1)
+    metrics = {"val/acc": 0.5, "val/loss": 1.25}
+    terminal.view.phase_finished(PhaseRecord(phase=phase, participants=(0, 1), metrics=metrics))
+    assert "loss -  held out val acc 0.500  held out val loss 1.250  clients" in terminal.lines[-1]
+
+
 def test_a_round_in_lines_mode_is_this_line():
     terminal = Terminal()
     terminal.view.start("tiny", {"method": "FedMCC", "data": "digits"})

@@ -34,6 +34,25 @@ def test_of_many_the_largest_are_shown_and_the_rest_is_told(tmp_path):
     assert note.startswith("30 of 40 clients, the 30 largest of 35 clusters")
 
 
+def test_a_small_file_of_very_many_rows_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    many = pa.table({"client": np.zeros(1 << 22, np.int32), "cluster": np.zeros(1 << 22, np.int32)})
+    with pq.ParquetWriter(path, many.schema) as file:
+        for _ in range(50):
+            file.write_table(many, row_group_size=1 << 22)
+    assert path.stat().st_size < 1 << 24
+    with pytest.raises(ValueError, match="it has 209,715,200 rows"):
+        client_clusters(path)
+
+
+def test_as_many_names_as_rows_are_refused_before_they_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.tracking.report_words._KINDS", 100)
+    names = [str(row) for row in range(101)]
+    path = write(tmp_path / "a.parquet", client_name=names, cluster=[0] * 101)
+    with pytest.raises(ValueError, match="more than 100 clients and clusters"):
+        client_clusters(path)
+
+
 @pytest.mark.parametrize(
     ("spent", "masks", "said"),
     [

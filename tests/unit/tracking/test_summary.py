@@ -168,3 +168,4 @@ def test_a_line_keeps_the_first_parts_and_what_still_fits():
     assert score_texts({"clustering/acc": 0.91249, "nmi": math.nan}) == ["acc 0.912", "nmi -"]
     both = score_texts({"acc": 0.5, "linear/acc": 0.96, "linear/f1_macro": 0.95})
     assert both == ["acc 0.500", "linear acc 0.960", "f1_macro 0.950"]
+    assert score_texts({"val/loss": 1.5, "val/acc": 0.5}) == ["val loss 1.500", "acc 0.500"]
