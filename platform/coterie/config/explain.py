@@ -56,7 +56,8 @@ def one_of(word: str, options: Iterable[str]) -> str:
     """Return the reason to refuse `word`: the options, and the closest one if it is close."""
     names = list(options)
     close = nearest(word, names)
-    return f"must be one of {', '.join(names)}" + (f"; did you mean {close}?" if close else ".")
+    shown = ", ".join(f"'{name}'" if "," in name else name for name in names)
+    return f"must be one of {shown}" + (f"; did you mean {close}?" if close else ".")
 
 
 def not_among(kind: str, word: str, options: Iterable[str], listing: str) -> str:

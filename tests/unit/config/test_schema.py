@@ -24,8 +24,7 @@ from coterie.config import (
     parse_component,
     target_of,
 )
-from coterie.config.explain import show
-from coterie.config.loading import check_keys
+from coterie.config.explain import one_of, show
 from coterie.errors import ConfigError
 
 
@@ -355,3 +354,7 @@ def test_the_engines_keys_are_refused_alike_without_the_components():
         assert str(engine.value) == str(whole.value)
     check_keys(mapping())
     check_keys({"seed": 1})
+
+
+def test_names_that_hold_commas_are_told_apart():
+    assert one_of("x", ["a, b", "c"]) == "must be one of 'a, b', c."
