@@ -372,6 +372,7 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finish
     path += ["data.clients={a: here, b: there}"] if choice == "node_local" else []
     path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
     path += ["encoder.path=pyproject.toml"] if choice == "exported" else []
+    path += ["encoder.parts=[timm:resnet18,torchvision:resnet18]"] if choice == "joined" else []
     path += ["encoder.model=resnet18"] if choice in {"torchvision", "timm"} else []
     config = compose("experiment=fedmcc_digits", f"{group}={choice}", *path)
     assert load_config(dump_config(config)) == config

@@ -25,6 +25,7 @@ from coterie.config import (
     target_of,
 )
 from coterie.config.explain import one_of, show
+from coterie.config.loading import check_keys
 from coterie.errors import ConfigError
 
 

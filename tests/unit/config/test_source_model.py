@@ -15,6 +15,7 @@ from coterie.errors import ConfigError
 CONVERTED_IN_CODE = {
     "coterie.models.pretrained_encoder:Pretrained",
     "coterie.networks.exported:Exported",
+    "coterie.networks.joined:Joined",
     "coterie.networks.timm_models:Timm",
     "coterie.networks.torchvision_models:Torchvision",
     "coterie.datamodules.partition_configs:FromFile",
