@@ -22,7 +22,8 @@ clusters depend on the split, to the bit.
    their own labels, of which one is chosen after some rounds.
 
 Of photographs, representations are those of `networks.mirrored`, and what a mirror changes takes
-the place of the warps.
+the place of the warps. Networks part classes by planes, so step 4 is left out, and the cut is one
+of the starts of step 5.
 
 Under `privacy.dp` the sums carry noise (`noisy_prototypes`).
 """
@@ -35,7 +36,6 @@ import torch
 from jaxtyping import Int32
 from pydantic import Field, PositiveInt
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
 from coterie.clustering.lattice import nearest, off_lattice, on_lattice, sums_of_starts
@@ -91,17 +91,16 @@ from coterie.modules.own_labels import (
     WEIGHTS,
     own_sums,
     refitted,
-    started,
     sum_bounds,
 )
-from coterie.modules.two_partitions import MEMBERS, compared, label_sums
+from coterie.modules.two_partitions import MEANS, MEMBERS, compared, label_sums, own_from
 from coterie.modules.views import WIDE, OnViews
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
 from coterie.networks.quadratic import QuadraticClassifier, largest_value
 from coterie.networks.warps import WarpSizes
 
 LABELS, CLASSIFIER = "labels", "classifier"
-MEANS, SETTLED, OWN_LABELS = "means", "settled", "own_labels"
+SETTLED, OWN_LABELS = "settled", "own_labels"
 _AGREEMENT = 0.9
 """Share of the samples whose prototypes the classifier must give their own cluster. If quadrics
 cannot follow the clusters, fewer agree, and the prototypes decide alone."""
@@ -159,7 +158,8 @@ class Concord(OnViews):
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
         self._schedule = growth(config.prototypes)
-        self.rounds = 1 + self._schedule.rounds + 1 + config.refits
+        self._before_refits = 1 + self._schedule.rounds + (not self._mirrored)
+        self.rounds = self._before_refits + config.refits
         self._noisy: NoisyPrototypes | None = None
         if task.clip is not None:
             self._noisy = NoisyPrototypes(
@@ -276,7 +276,7 @@ class Concord(OnViews):
 
     def _refits(self, round_: int) -> int:
         """Return the number of fits to own labels after a round."""
-        return round_ - self._schedule.rounds - 2
+        return round_ - self._before_refits
 
     def _step(
         self, server: ServerState, phase: Phase, start: str, sums: ClusterSums
@@ -351,8 +351,12 @@ class Concord(OnViews):
         points, counts = found.tensors["points"], found.tensors["counts"]
         seed = derive_seed(server.whole("seed"), "means")
         by_means = grouped_by_means(points, counts, number, seed=seed, most=STARTS)
-        labels = label_sums(points[:0], found.tensors, by_means[0])
-        slots = {PROTOTYPES: found.tensors, MEANS: {MEMBERS: by_means}, LABELS: labels}
+        if self._mirrored:
+            cut = found.tensors[MEMBERS].argmax(dim=1)[None]
+            slots = own_from(server, found.tensors, torch.cat([cut, by_means[: STARTS - 1]]))
+        else:
+            labels = label_sums(points[:0], found.tensors, by_means[0])
+            slots = {PROTOTYPES: found.tensors, MEANS: {MEMBERS: by_means}, LABELS: labels}
         return server.advance(phase, slots, {"eigenvalues": [*found.eigenvalues]})
 
     def _cut(
@@ -378,11 +382,7 @@ class Concord(OnViews):
         found = compared(sums, prototypes, by_means[0])
         metadata: dict[str, Json] = {"margins": [found.of_cut, found.of_means]}
         if found.of_means > found.of_cut:
-            width = server.slots[WIDE]["directions"].shape[1]
-            members = one_hot(by_means, prototypes[MEMBERS].shape[1]).double()
-            own = started(prototypes["counts"] @ members, width)
-            clusters = {**prototypes, MEMBERS: members[0]}
-            return server.advance(phase, {PROTOTYPES: clusters, **own}, metadata)
+            return server.advance(phase, own_from(server, prototypes, by_means), metadata)
         slots = {CLASSIFIER: {WEIGHTS: found.weights}} if found.agreement >= _AGREEMENT else {}
         return server.advance(
             phase, slots, {**metadata, "agreement": found.agreement, SETTLED: True}

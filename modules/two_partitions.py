@@ -15,12 +15,14 @@ from torch.nn.functional import one_hot
 
 from coterie.clustering.lattice import nearest
 from coterie.clustering.prototypes import margin
-from coterie.contract import Tensors
+from coterie.contract import ServerState, Slots, Tensors
 from coterie.modules.exact_sums import PRODUCTS
-from coterie.modules.own_labels import TARGETS
+from coterie.modules.noisy_prototypes import PROTOTYPES
+from coterie.modules.own_labels import TARGETS, started
+from coterie.modules.views import WIDE
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
 
-MEMBERS = "members"
+MEMBERS, MEANS = "members", "means"
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,18 @@ def compared(sums: Tensors, prototypes: Tensors, by_means: Int64[Tensor, "m"]) -
         weights=weights[:, : members.shape[1]].contiguous(),
         agreement=float(counts[same].sum() / counts.sum()),
     )
+
+
+def own_from(server: ServerState, prototypes: Tensors, partitions: Int64[Tensor, "s m"]) -> Slots:
+    """Return the slots of own labels that begin with partitions of the prototypes.
+
+    Args:
+        server: With the wide projection.
+        prototypes: Their tensors; the first partition becomes their clusters.
+        partitions: The cluster of each prototype, for each start.
+    """
+    width = server.slots[WIDE]["directions"].shape[1]
+    members = one_hot(partitions, prototypes[MEMBERS].shape[1]).double()
+    own = started(prototypes["counts"] @ members, width)
+    clusters = {**prototypes, MEMBERS: members[0]}
+    return {PROTOTYPES: clusters, MEANS: {MEMBERS: partitions}, **own}

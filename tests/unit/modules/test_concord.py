@@ -1,6 +1,7 @@
 """Concord: its projection, prototypes and clusters, what leaves a client, and what it refuses."""
 
 import math
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from scipy.linalg import eigh
 
 from coterie.clustering.lattice import off_lattice, on_lattice
-from coterie.clustering.prototypes import PrototypeClusters, evenness
+from coterie.clustering.prototypes import PrototypeClusters, evenness, grouped_by_means
+from coterie.contract import derive_seed
 from coterie.errors import ConfigError
 from coterie.modules.concord import Concord
 from coterie.modules.exact_sums import discriminant, growth
@@ -138,6 +140,26 @@ def test_a_network_sees_each_picture_once_and_its_mirror_image() -> None:
     model = ran.spy.model_for(ran.state.server, None)
     given = torch.from_numpy(pictures)
     assert torch.equal(model(given).probabilities, model(given.flip(3)).probabilities)
+
+
+def test_of_photographs_the_cut_and_ends_of_k_means_begin_with_own_labels() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (300, 1, 8, 8)).astype(np.uint8)
+    config = Concord.Config(clusters=3, refits=8, restarts=2, **FEW)
+    shape = {"shape": (1, 8, 8), "encoder": ConvNet2(features=16)}
+    ran = on_vectors(config, pictures, halves(pictures), **shape)
+    server, names = ran.state.server, [task.phase.name for task in ran.spy.tasks[::2]]
+    assert [name for name, _ in groupby(names)] == ["moments", "prototypes", "own_labels"]
+    assert names.count("own_labels") == 8
+    assert server.round == ran.spy.rounds == len(names)
+    partitions, prototypes = server.slots["means"]["members"], server.slots["prototypes"]
+    points, counts = prototypes["points"], prototypes["counts"]
+    assert torch.equal(partitions[0], prototypes["members"].argmax(dim=1))
+    seed = derive_seed(server.whole("seed"), "means")
+    assert torch.equal(partitions[1:], grouped_by_means(points, counts, 3, seed=seed, most=4))
+    own = [task.outcome.up["own_sums"].tensors for task in ran.spy.tasks[-16:]]
+    starts = [len(sums["counts"]) for sums in own]
+    assert starts == [len(partitions)] * 12 + [1] * 4
+    assert 3 <= len(partitions) <= 5
 
 
 def test_centroids_double_three_times() -> None:
