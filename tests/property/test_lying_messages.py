@@ -97,7 +97,7 @@ def test_malformed_shares_are_not_needed_once_the_masked_sum_is_there():
     [
         ("mask", lambda vector: vector + np.uint64(3) ** np.arange(len(vector), dtype=np.uint64)),
         ("reveal", lambda found: {1: {c: bytes(66) for c in found[1]}}),
-        ("advertise", lambda found: {1: PublicKeys(bytes([9] * 32), bytes([9] * 32))}),
+        ("advertise", lambda found: {1: PublicKeys(bytes([9] * 32), bytes([8] * 32))}),
     ],
 )
 def test_what_is_well_formed_and_wrong_ends_in_a_sentence(step, change):
@@ -112,3 +112,15 @@ def test_a_server_that_sends_malformed_messages_is_refused_by_the_client(step, l
     processes = Lying(step, lambda message: lie, answers=False)
     with pytest.raises(RunError, match=r"^(Client 1 refuses|A step of secure aggregation names)"):
         open_sums(processes.exchange, phase_run(), processes.clients, last=True)
+
+
+@pytest.mark.parametrize("of", ["masking", "sealing"])
+def test_a_client_that_gives_one_key_twice_ends_the_run_for_nobody(of):
+    def same(answer):
+        key = getattr(answer[1], of)
+        return {1: PublicKeys(key, key)}
+
+    done = opened(Lying("advertise", same, answers=True))
+    assert done is not None
+    assert list(done.lost) == [1]
+    assert same_sums(done.sums, unmasked([GIVEN[client] for client in (0, 2, 3, 4)]))

@@ -5,14 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from coterie import Federation
 from coterie.commands.compose import compose
+from coterie.config.loading import load_config
 from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
 from coterie.rounds import loop
 from coterie.rounds.sent import sent_in
+from coterie.run.cluster_page import ClusterPage
 from coterie.tracking import noise_file
+from coterie.tracking.run_directory import RunDirectory
 from tests.builders.every_method import small
 from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL, model_files
@@ -359,3 +363,17 @@ def test_what_cannot_be_private_is_refused_before_the_run(choice, keys, sentence
     with pytest.raises(ConfigError, match=sentence):
         train(tmp_path / "run", *small(choice), *keys)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "autoencoder"])
+def test_a_private_model_has_no_clusters_that_are_means_of_samples(tmp_path, method):
+    _, notes = train(tmp_path / "run", *small(method), "encoder=mlp", *NOISE)
+    described = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
+    assert (described["head"], described["clusters"]) == (None, None)
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert not [name for name in weights if name.startswith("head")]
+    assert [note for note in notes if note.startswith("The model has no clusters: those of the")]
+    directory = RunDirectory.open(str(tmp_path / "run"))
+    page = ClusterPage(directory, load_config(directory.read_config()))
+    with pytest.raises(ConfigError, match=r"its model has no clusters; privacy\.dp leaves out"):
+        page.write(tmp_path / "page.html")

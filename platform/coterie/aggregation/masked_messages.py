@@ -32,10 +32,14 @@ def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
 
 
 def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
-    """Return whether these are the clients' public keys, with which others can agree on keys."""
-    return are_keys(message, clients) and all(
-        is_public_key(key) for keys in message.values() for key in (keys.sealing, keys.masking)
-    )
+    """Return whether these are the clients' public keys, with which others can agree on keys.
+
+    No two are alike: the other clients would refuse a list with such keys.
+    """
+    if not are_keys(message, clients):
+        return False
+    every = [key for keys in message.values() for key in (keys.sealing, keys.masking)]
+    return len(set(every)) == len(every) and all(map(is_public_key, every))
 
 
 def are_shares(message: Any, size: int, clients: Collection[int] | None = None) -> bool:

@@ -8,9 +8,10 @@ import torch
 from coterie.aggregation.compose import compose_stages
 from coterie.config.component import load_target, target_of
 from coterie.contract.method import Method
+from coterie.contract.own_module import FederatesModule
 from coterie.contract.seeds import derive_seed
 from coterie.execution.backend import Workload
-from coterie.execution.compiling import compile_encoders
+from coterie.execution.compiling import compile_encoders, keep_compiled_private
 from coterie.execution.device import client_device
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.node_local_data import NodeLocalData
@@ -54,6 +55,8 @@ def build_worker(
     if isinstance(trainer, VmapTrainer):
         vmapped = VmapTasks(trainer=trainer, size=size, pool=pool)
     method = build_method(workload)
+    if config.compile or isinstance(method, FederatesModule):  # which may compile parts, too
+        keep_compiled_private()
     return Worker(
         method=method,
         pipeline=compose_stages(config, method),

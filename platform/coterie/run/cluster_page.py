@@ -113,10 +113,14 @@ class ClusterPage:
     def _clusters(self) -> int:
         found: int | None = read_description(self.directory.model)["clusters"]
         if found is None:
-            raise ConfigError(
-                f"run={self.directory.path}: its model has no clusters; resume it with "
-                "evaluation.clusters=K."
+            private = self.config.privacy.dp.clip is not None
+            remedy = (
+                "privacy.dp leaves out those of the evaluation, so choose a method that finds its "
+                "own, such as kmeans"
+                if private
+                else "resume it with evaluation.clusters=K"
             )
+            raise ConfigError(f"run={self.directory.path}: its model has no clusters; {remedy}.")
         return found
 
     @property

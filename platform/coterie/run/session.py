@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 from coterie.aggregation.compose import compose_stages
 from coterie.aggregation.noise import Noise, NoiseLedger
@@ -237,9 +238,8 @@ class Session:
         evaluation = recorder.evaluate(state)
         if self._backend is not None:
             self._backend.rest()
-        model = with_head(
-            self.assembly.method.model_for(state.server, None), evaluation.head
-        ).eval()
+        head = self._publishable(evaluation.head)
+        model = with_head(self.assembly.method.model_for(state.server, None), head).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_models(self.directory, model, recorder, state.server, data)
         write_assignments(self.directory.assignments, evaluation, parts, data)
@@ -260,6 +260,19 @@ class Session:
         recorder.tracker.log_model(self.directory.model, about_model)
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
+
+    def _publishable(self, head: nn.Module | None) -> nn.Module | None:
+        """Return the head that the evaluation found, unless the model has to be private.
+
+        It is made of the samples' own representations, which no noise protects.
+        """
+        if head is None or self.config.privacy.dp.clip is None:
+            return head
+        self.view.note(
+            "The model has no clusters: those of the evaluation are means of samples, which "
+            "privacy.dp does not cover."
+        )
+        return None
 
     def _compose(self, state: RunState) -> Pipeline:
         """Return the aggregation, with the run's noise key and the ε that was spent before."""
