@@ -19,6 +19,7 @@ METHODS = {
     "kfed": "k-FED",
     "ffcm": "FFCM",
 }
+SCORES = ("nmi", "acc")
 SAME_AT_EVERY_P = {"concord", "kmeans", "turtle"}
 
 
@@ -72,7 +73,8 @@ def test_the_digits_of_every_seed_stand_on_its_page() -> None:
 def test_the_photographs_cells_are_the_datas() -> None:
     page = (DOCS / "choosing.md").read_text(encoding="utf-8")
     section = page.split("60,000 photographs\n")[1].split("\n###")[0]
-    measured = rows("concord_photographs.csv")
+    everything = rows("concord_photographs.csv")
+    measured = [row for row in everything if "Lite0" in row["encoder"]]
     for method in {row["method"] for row in measured}:
         own = [row for row in measured if row["method"] == method]
         start = f"| [{METHODS[method]}]"
@@ -81,6 +83,43 @@ def test_the_photographs_cells_are_the_datas() -> None:
         for score, cell in zip(("nmi", "acc"), line.split(" | ")[1:], strict=False):
             means = (fmean(float(row[score]) for row in some) for some in by_p)
             assert cell == " / ".join(f"{mean:.3f}" for mean in means), (method, score)
+    larger = [row for row in everything if row not in measured]
+    (line,) = (line for line in section.splitlines() if "Lite2 | " in line)
+    for score, cell in zip(("nmi", "acc"), line.split(" | ")[1:], strict=False):
+        assert cell == " / ".join([f"{fmean(float(row[score]) for row in larger):.3f}"] * 3)
+
+
+def test_the_networks_of_photographs_have_the_figures_of_their_seeds() -> None:
+    page = (DOCS / "results" / "concord.md").read_text(encoding="utf-8")
+    for name in ("Lite0", "Lite2"):
+        found = [
+            row
+            for row in rows("concord_photographs.csv")
+            if row["method"] == "concord" and name in row["encoder"]
+        ]
+        values = [[float(row[key]) for row in found] for key in ("nmi", "acc")]
+        cells = " | ".join(f"{fmean(own):.3f} | {min(own):.3f}" for own in values)
+        assert f"| EfficientNet-{name} | {cells} |" in page
+
+
+def test_own_labels_of_networks_have_the_figures_of_their_seeds() -> None:
+    page = (DOCS / "results" / "concord.md").read_text(encoding="utf-8")
+    measured = rows("concord_own_labels.csv")
+    starts = ("quadrics", "own_from_cut", "own_from_means", "chosen")
+    for data, features in {(row["data"], row["features"]) for row in measured}:
+        own = [row for row in measured if (row["data"], row["features"]) == (data, features)]
+        assert len(own) == 4
+        means = [
+            ", ".join(
+                f"{fmean(float(row[f'{start}_{score}']) for row in own):.3f}" for score in SCORES
+            )
+            for start in starts
+        ]
+        assert f"| {data} | {features} | {' | '.join(means)} |" in page
+        if data == "cifar10, first 10,000":
+            values = [[float(row[f"chosen_{score}"]) for row in own] for score in SCORES]
+            cells = " | ".join(f"{fmean(each):.3f} / {min(each):.3f}" for each in values)
+            assert f"| {features} | {cells} |" in page
 
 
 @pytest.mark.parametrize(("data", "title"), TITLES.items())

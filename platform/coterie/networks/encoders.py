@@ -73,6 +73,10 @@ class EncoderConfig(Component, ABC):
             ConfigError: If the encoder cannot take samples of this shape.
         """
 
+    def advice(self, shape: tuple[int, ...]) -> str:
+        """Return a sentence on samples of this shape that its weights do not suit, or ""."""
+        return ""
+
     def architecture(self) -> "EncoderConfig":
         """Return a config of the same architecture without given weights."""
         return self

@@ -80,6 +80,10 @@ class Joined(EncoderConfig):
         joined = Encoder(_SideBySide(encoders), sum(each.features for each in encoders), files)
         return frozen(joined) if self.freeze else joined
 
+    def advice(self, shape: tuple[int, ...]) -> str:
+        """See `EncoderConfig.advice`."""
+        return " ".join(filter(None, (part.advice(shape) for part in self._encoders())))
+
     def architecture(self) -> EncoderConfig:
         """Return the same networks without weights, which the caller loads."""
         return self._of([part.architecture() for part in self._encoders()])

@@ -177,6 +177,20 @@ class NamedModel(ScalableConfig):
         encoder = Encoder(prepared, features, unit_length=self.unit_length)
         return frozen(encoder) if self.freeze else encoder
 
+    def advice(self, shape: tuple[int, ...]) -> str:
+        """See `EncoderConfig.advice`: given weights may have been trained on far larger images."""
+        seen = self.size or min(shape[1:], default=0)
+        if self.weights is None or not 0 < 2 * seen < self.trained_on():
+            return ""
+        return (
+            f"encoder.model={self.model} was trained on {self.trained_on()} pixels a side and sees "
+            f"{seen}; with data.size or encoder.size nearer to that it represents more."
+        )
+
+    def trained_on(self) -> int:
+        """Return the pixels a side of the images that the library's weights are made for."""
+        return 224
+
     def architecture(self) -> EncoderConfig:
         """Return the same network without weights, which the caller loads."""
         loose = {"pretrained": False, "download": False, "freeze": False}

@@ -51,6 +51,10 @@ class Timm(NamedModel):
             f"encoder.pretrained=true: timm knows no weights of {model}; give encoder.weights=FILE."
         )
 
+    def trained_on(self) -> int:
+        """See `NamedModel.trained_on`."""
+        return int(_config(self.model).input_size[-1])
+
     def create(self, height: int, width: int) -> Built:
         """See `NamedModel.create`."""
         for option in self.options:

@@ -37,6 +37,7 @@ from coterie.evaluation.label_distribution import (
     label_distribution_figure,
 )
 from coterie.evaluation.scorer import LOCAL
+from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
 from coterie.run.history import plot_history, read_history
@@ -239,6 +240,9 @@ class Federation:
         self._view.start(self._config.experiment, details)
         if (sentence := not_scored(self._assembly.method, self._assembly.server)) is not None:
             self._view.note(sentence)
+        encoder = self._config.encoder
+        if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
+            self._view.note(advice)
         labels = self._assembly.method.needs_labels
         own = isinstance(self._assembly.method, FederatesModule)
         if own and any(

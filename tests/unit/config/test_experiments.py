@@ -46,7 +46,7 @@ def test_orchestra_has_the_papers_clusters_of_cifar100() -> None:
 FILES = {path.stem for path in (config_dir() / "experiment").glob("*.yaml")}
 OPEN = sorted(FILES - {"photographs", "lightning"})
 PHOTOGRAPHS = {
-    "concord_lite0": (160, "tf_efficientnet_lite0"),
+    "concord_lite2": (160, "tf_efficientnet_lite2"),
     "concord_dinov2": (224, "vit_small_patch14_dinov2.lvd142m"),
     "concord_dinov3": (224, "vit_small_patch16_dinov3.lvd1689m"),
     "concord_clip": (224, "vit_base_patch16_clip_224.openai"),

@@ -22,6 +22,7 @@ from coterie.networks import ConvNet2
 from coterie.networks.exported import Exported
 from coterie.networks.timm_models import Timm
 from coterie.networks.torchvision_models import Torchvision
+from tests.builders.observers import Silent
 
 # timm ships networks of some 100,000 weights for tests.
 TINY = "test_resnet"
@@ -349,3 +350,24 @@ def test_a_file_that_is_no_program_is_refused(tmp_path) -> None:
         Exported(path=str(tmp_path / "net.pt2")).build((1, 8, 8))
     with pytest.raises(ConfigError, match=r"encoder.path=/no.pt2: it cannot be read"):
         Exported(path="/no.pt2")
+
+
+@pytest.mark.parametrize(("size", "told"), [(32, True), (79, True), (80, False), (160, False)])
+def test_weights_for_far_larger_images_are_told(tmp_path, size, told) -> None:
+    network = timm.create_model(TINY, num_classes=0)
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    given = Timm(model=TINY, weights=str(tmp_path / "w.safetensors"))
+    assert given.trained_on() == 160
+    sentence = f"encoder.model={TINY} was trained on 160 pixels a side and sees {size}; "
+    assert given.advice((3, size, size + 9)).startswith(sentence) is told
+    assert given.model_copy(update={"size": 160}).advice((3, size, size)) == ""
+    assert Timm(model=TINY).advice((3, size, size)) == ""  # random weights suit any
+
+
+def test_a_run_tells_once_that_its_images_are_small(tmp_path) -> None:
+    saved_resnet(tmp_path / "w.safetensors")
+    seen = Silent()
+    given = ("encoder=torchvision:resnet18", f"encoder.weights={tmp_path}/w.safetensors")
+    config = compose(*ONE_ROUND, *given, "data.size=32", f"run_dir={tmp_path}/run")
+    Federation(config, view=seen).run()
+    assert [note for note in seen.notes if "was trained on 224 pixels a side and sees 32" in note]
