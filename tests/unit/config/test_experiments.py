@@ -114,6 +114,7 @@ def test_photographs_take_a_folder_and_a_network_with_its_weights(name: str) -> 
         compose(*given)
     values = dump_config(compose(*given, "encoder.pretrained=false"))
     assert (values["experiment"], values["data"]["size"]) == (name, size)
+    assert values["evaluation"]["every"] == 0  # each would embed all pictures again
     assert values["encoder"]["model"] == model
 
 
