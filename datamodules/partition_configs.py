@@ -180,7 +180,7 @@ class FromFile(PartitionConfig):
     path: str = Field(min_length=1)
     """The file partition.parquet."""
     digest: str | None = None
-    """SHA-256 of the file, computed if not given; a given value must match, so that a run is
+    """SHA-256 of the file. Filled in from the file; a given value must match, so that a run is
     resumed with the split that it began with."""
 
     @model_validator(mode="before")

@@ -24,6 +24,8 @@ from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
 
 _WIDTH = 80
+_FILLED_IN = "Filled in"
+"""Words in the description of a key that the config itself sets."""
 _ABOUT = (
     "Learns representations and clusters from unlabelled data that is spread over many clients. "
     "Runs on the Ray cluster at hand, or on this machine."
@@ -64,11 +66,9 @@ def help_text(*overrides: str) -> str:
     if not overrides:
         return _first_screen()
     overrides = () if overrides == ("all",) else overrides
-    keys = {
-        name: field
-        for name, field in dotted_fields(RunConfig).items()
-        if name not in ("experiment", *COMPONENTS) and model_in(field.annotation) is None
-    }
+    keys = _settable(dotted_fields(RunConfig))
+    for name in ("experiment", *COMPONENTS):
+        keys.pop(name, None)
     parts = [
         textwrap.fill(_ABOUT, _WIDTH),
         _USAGE,
@@ -125,11 +125,7 @@ def command_help(
         model: The config model of the command's keys.
         exit_codes: Exit code to meaning; by default done, failed, refused, interrupted.
     """
-    fields = {
-        name: field
-        for name, field in dotted_fields(model).items()
-        if model_in(field.annotation) is None
-    }
+    fields = _settable(dotted_fields(model))
     shared = {code: text for code, text in _EXIT_CODES.items() if code in ("1", "2")}
     codes = exit_codes or {"0": "done", **shared, "130": "interrupted"}
     parts = [
@@ -168,15 +164,20 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
         choice = written(override.value())
         section = {"target": choice} if key else read_choice(group, choice)
         model = section_model(group, section)
-        fields = {
-            name: field
-            for name, field in dotted_fields(model, f"{group}.").items()
-            if model_in(field.annotation) is None
-        }
+        fields = _settable(dotted_fields(model, f"{group}."))
         keys = _key_list(f"Keys of {override.input_line} with their defaults:", fields, section)
         about = "" if key else describe_choice(group, split_choice(group, choice)[0])
         parts.append(f"{textwrap.fill(about, _WIDTH)}\n{keys}" if about else keys)
     return parts
+
+
+def _settable(fields: Mapping[str, FieldInfo]) -> dict[str, FieldInfo]:
+    """Return the keys that a user sets: no sections, and none that are filled in."""
+    return {
+        name: field
+        for name, field in fields.items()
+        if model_in(field.annotation) is None and _FILLED_IN not in (field.description or "")
+    }
 
 
 def _experiments_values(overrides: tuple[str, ...]) -> list[str]:

@@ -22,7 +22,7 @@ class ParticipationConfig(Component):
     """Clients present in each round: a list such as [[0,1],[2]], a .json file with such a list, or
     a .csv file with the columns round and client; it repeats after the last round."""
     availability_digest: str | None = None
-    """SHA-256 of that file, computed by default; a given value must match."""
+    """SHA-256 of that file. Filled in from the file; a given value must match."""
     device_failure_rate: Rate = 0.0
     """Share of the clients that is absent in all rounds, rounded to whole clients, never all."""
     dropout_rate: Rate = 0.0

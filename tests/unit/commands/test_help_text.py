@@ -60,7 +60,7 @@ def test_every_key_stands_with_default_and_docstring() -> None:
         for name, field in dotted_fields(RunConfig).items()
         if model_in(field.annotation) is None and name != "experiment"
     }
-    assert keys == expected - set(COMPONENTS)
+    assert keys == expected - {*COMPONENTS, "participation.availability_digest"}
     assert "  cluster.num_actors=null" in rows
     place = rows.index("  checkpoint.every=10")
     assert (
@@ -116,3 +116,13 @@ def test_an_experiment_shows_what_it_sets_with_the_rest_of_the_line() -> None:
     assert (values["method"]["budget"], values["method"]["aggregate_every"]) == (50, 10)
     assert values["partition"]["clients"] == 10
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["encoder=timm:resnet18", "encoder=exported", "partition=file", "experiment=concord_digits"],
+)
+def test_keys_that_are_filled_in_are_not_listed(choice) -> None:
+    shown = help_text(choice)
+    assert "digest=" not in shown
+    assert "encoder.source=" not in shown
