@@ -244,10 +244,8 @@ class Federation:
         if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
             self._view.note(advice)
         labels = self._assembly.method.needs_labels
-        own = isinstance(self._assembly.method, FederatesModule)
-        if own and any(
-            getattr(c, "is_object", False) for c in (self._config.method, self._config.data)
-        ):
+        own, config = isinstance(self._assembly.method, FederatesModule), self._config
+        if own and any(getattr(c, "is_object", False) for c in (config.method, config.data)):
             self._view.note(
                 "Module or data is an object, so only the program that made it can resume this "
                 "run, with resume=True."
