@@ -206,7 +206,7 @@ def test_names_that_do_not_exist_are_refused(changes, message: str) -> None:
 REFUSED = {
     ("study=ccfc_9",): "study=ccfc_9: there is no such study; did you mean ",
     ("study=ccfc_1", "scale=big"): "scale=big: must be one of smoke, cpu, paper.",
-    ("study=ccfc_1", "rows=[CCF]"): "rows=[CCF]: must be one of k-means, centralised, ",
+    ("study=ccfc_1", "rows=[CCF]"): "rows=[CCF]: must be one of 'k-means, centralised', ",
     ("study=ccfc_1", "columns=['STL-10 p=0']"): "columns=[STL-10 p=0]: must be one of MNIST p=0, ",
     ("study=ccfc_1", "columns=[STL-10 p=0]"): "columns=[STL-10 p=0]: must be one of MNIST p=0, ",
     (
