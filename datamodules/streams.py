@@ -59,8 +59,7 @@ def open_samples(
     """Open samples of any kind.
 
     A folder's pictures are sorted and named by path; shards hold their samples' order, names and
-    clients.
-    An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
+    clients. An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
     `coterie.datamodules.sample_tables`.
 
     Args:
