@@ -200,23 +200,21 @@ class _MinesCentroids(Method):
     def _mine(self, client: Client, module: ClusterSiamese) -> Outcome:
         """Return the client's own k centroids, in the latent space of its own network (line 11).
 
-        A client that has fewer samples than the task's k-anonymity for each does not send those of
-        fewer.
+        Those that stand for fewer samples than the task's k-anonymity are not sent.
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
         sizes = found.assignments.bincount(minlength=self._clusters)
-        kept = sizes >= self._task.k_anonymity
-        enough = len(latent) >= self._task.k_anonymity * self._clusters
-        if self._task.k_anonymity == 1 or enough or bool(kept.all()):
-            smallest = {CENTROIDS: fewest(sizes)}
-            return Outcome(gathered={CENTROIDS: found.centroids}, smallest=smallest)
+        kept = (sizes >= self._task.k_anonymity) | (self._task.k_anonymity == 1)
         note = (
             f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
             f"samples than privacy.k_anonymity={self._task.k_anonymity}"
         )
-        smallest = {CENTROIDS: fewest(sizes[kept])}
-        return Outcome(gathered={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
+        return Outcome(
+            gathered={CENTROIDS: found.centroids[kept]},
+            smallest={CENTROIDS: fewest(sizes[kept])},
+            note="" if bool(kept.all()) else note,
+        )
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
         """Cluster all clients' centroids by k-means."""

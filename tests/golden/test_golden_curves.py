@@ -142,6 +142,7 @@ METHODS = {
         "method.rounds=2",
         "method.hidden=32",
         "method.learning_rate=1e-4",
+        "privacy.k_anonymity=1",  # the paper has no such rule, and k-means finds single samples
     ),
     # The server's part has no metrics, so this stands for PPFC-GAN too.
     "sda_fc": ("experiment=sda_fc_digits", "data.limit=320", "method.gan_epochs=2"),

@@ -57,9 +57,8 @@ class PrivacyConfig(Component):
     """Limits on what a client's messages reveal about single samples."""
 
     k_anonymity: PositiveInt = 2
-    """The fewest samples behind each centroid that a client of Orchestra, CCFC or SCFC sends;
-    centroids of fewer samples are not sent. In CCFC and SCFC this applies to clients with fewer
-    samples than this for each cluster. With 1, representations of single samples are sent."""
+    """The fewest samples behind each centroid or prototype that a client sends; those of fewer are
+    not sent. With 1, representations of single samples are sent."""
     secure_aggregation: bool = False
     """Clients mask their contributions, and the driver reads only their sum, which is bitwise the
     same. For methods whose clients send only sums."""
