@@ -32,15 +32,17 @@ def compose_stages(
     """
     dp, aggregation = config.privacy.dp, config.aggregation
     custom = [load_target(target_of(each))(each) for each in aggregation.stages if each is not None]
+    limits = Limits(config)
+    masking = Masking(method, None if custom else limits.weights)
     candidates: list[Stage | None] = [
         Audit(method),
-        Limits(config),
+        limits,
         Compression(aggregation) if aggregation.compression != "none" else None,
         *custom,
         Noise(config, ledger) if dp.clip is not None else None,
         ClientNoise(ledger),
         Rule(aggregation),
-        Masking(method) if config.privacy.secure_aggregation else None,
+        masking if config.privacy.secure_aggregation else None,
         ServerOptimizer(aggregation) if aggregation.optimizer != "none" else None,
     ]
     stages = tuple(stage for stage in candidates if stage is not None)

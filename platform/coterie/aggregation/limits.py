@@ -42,6 +42,10 @@ class Limits(Stage):
         """Return the largest weight of each client's contributions."""
         return max_weights(run.sizes, run.phase) if self._weighted else {}
 
+    def weights(self, run: PhaseRun) -> Mapping[int, int]:
+        """Return the largest weight of each client, after all stages."""
+        return self.tasks(run) if self._weighted else dict.fromkeys(run.sizes, 1)
+
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Refuse a contribution beyond its limits."""
         for slot, mean in sent.up.items():

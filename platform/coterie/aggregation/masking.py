@@ -69,6 +69,7 @@ class Masking(Stage):
 
     Args:
         method: Says which sums are over groups of samples, for the audit.
+        weights: Gives each client's largest weight in a phase; None if a stage may change weights.
 
     Attributes:
         held: In a client's process, the masked sums with the clients' secrets.
@@ -76,8 +77,10 @@ class Masking(Stage):
 
     name: ClassVar[str] = "masking"
 
-    def __init__(self, method: Method) -> None:
-        self._method = method
+    def __init__(
+        self, method: Method, weights: Callable[[PhaseRun], Mapping[int, int]] | None = None
+    ) -> None:
+        self._method, self._weights = method, weights
         self.held = MaskedSums()
 
     def check(self, start: Start) -> None:
@@ -147,6 +150,7 @@ class Masking(Stage):
             opened = open_sums(exchange, run, gathering.calls, last=attempt == _ATTEMPTS)
             lost = gathering.lose(opened.lost, _LOST)
             if opened.sums is not None:
+                self._check_weights(run, opened.sums, gathering)
                 gathering.sums.merge(opened.sums)
                 gathering.count(KEYS, opened.up, opened.down)
                 return
@@ -158,6 +162,23 @@ class Masking(Stage):
             if gone := lost.keys() - late.keys():
                 gathering.note(None, _LOST, "replaced, its clients run again")
             gathering.run_again(again | gone)
+
+    def _check_weights(
+        self, run: PhaseRun, sums: Mapping[str, FixedPointSum], gathering: Gathering
+    ) -> None:
+        """Refuse sums that weigh more than their clients' samples: the mask hides whose do."""
+        if self._weights is None:
+            return
+        largest = self._weights(run)
+        clients = frozenset[int]().union(*gathering.calls.values())
+        most = sum(largest[client] for client in clients)
+        for slot, found in sums.items():
+            if found.weight > most:
+                raise RunError(
+                    f"The masked sum of {slot!r} has weight {found.weight}, and its "
+                    f"{len(clients)} clients' samples allow {most}: a client has sent more than "
+                    "its own; to see which, run with privacy.secure_aggregation=false."
+                )
 
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]

@@ -152,6 +152,30 @@ def test_fewer_than_it_takes_to_unmask_are_refused():
     )
 
 
+def by_rank(run):
+    """Each client's largest weight in `GIVEN`."""
+    return {client: client + 2 for client in run.sizes}
+
+
+def test_a_masked_sum_of_more_weight_than_its_clients_samples_is_refused():
+    honest, lying = (
+        Backend([], stage=Masking(object(), weights))
+        for weights in (by_rank, lambda run: {**by_rank(run), 4: 5})
+    )
+    assert found(masked(honest, 5, FaultsConfig())) == means(*range(5))
+    says = r"has weight 20, and its 5 clients' samples allow 19: a client has sent more than its"
+    with pytest.raises(RunError, match=says):
+        masked(lying, 5, FaultsConfig())
+
+
+def test_the_weight_of_a_client_that_was_dropped_is_nobodys():
+    backend = Backend([("mask", 4)] * 3, stage=Masking(object(), by_rank))
+    assert found(masked(backend, 5, FaultsConfig())) == means(*range(4))
+    lying = Backend([("mask", 4)] * 3, stage=Masking(object(), lambda run: {**by_rank(run), 3: 4}))
+    with pytest.raises(RunError, match="has weight 14, and its 4 clients' samples allow 13"):
+        masked(lying, 5, FaultsConfig())
+
+
 def test_one_client_alone_is_refused_before_it_runs():
     backend = Backend()
     with pytest.raises(RunError, match="1 of 1 clients are left"):
