@@ -137,8 +137,11 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
     """Write each stage's name above its first round, and draw a line before each but the first."""
     top = axes.get_xaxis_transform()
-    axes.set_xlim(axes.get_xlim())  # a mark does not move the edge that the first name stands on
-    left = axes.get_xlim()[0]
+    left, right = axes.get_xlim()
+    begins = sorted(first - 0.5 for first in stages.values())
+    if begins[1:] and begins[1] <= left:  # two names would stand on the edge
+        left = begins[0]
+    axes.set_xlim(left, right)  # a mark does not move the edge that the first name stands on
     for name, first in stages.items():
         if first > min(stages.values()):
             axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)

@@ -14,10 +14,9 @@ from coterie.tracking.score_names import GROUPS
 _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
 _COUNTED = ("bytes", "items", "modelled_seconds", "seconds", "participants", "failures", "dropped")
-_NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, "absent", "stragglers", "epsilon", "loss"}
-"""First parts of the columns that no module reports."""
-_MODULES = ("training", "validation")
-"""Phases of a user's own module, whose every metric is drawn."""
+_WORK = ("set_size", "steps", "time_step")
+_NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, *_WORK, "absent", "stragglers", "epsilon", "loss"}
+"""First parts of the columns that are no measure of a method's or a module's own."""
 
 
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
@@ -55,25 +54,31 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict
         if row.get("scope") == "server":
             stages.setdefault(row["stage"], row["round"])
     curves = {label: _curve(own, name) for label, name in shown.items() if name in columns}
-    curves |= _module_curves(own)
+    curves |= _own_curves(own)
     return {label: curve for label, curve in curves.items() if curve}, stages
 
 
-def _module_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Return what a user's module reported; a name that two phases report is a curve of each."""
-    told = {phase: [row for row in rows if row.get("phase") == phase] for phase in _MODULES}
-    phases: dict[str, list[str]] = {}
-    for phase, own in told.items():
-        for name in dict.fromkeys(name for row in own for name in row):
-            if name.partition("/")[0] not in _NOT_OWN:
-                phases.setdefault(name, []).append(phase)
-    curves = {name: _curve(rows, name) for name, own in phases.items() if len(own) == 1}
-    return curves | {
-        f"{phase}/{name}": _curve(told[phase], name)
-        for name, own in phases.items()
-        if len(own) > 1
-        for phase in own
-    }
+def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Return what a method or a module reported, without terms that are 0 throughout a stage.
+
+    A name that two phases report in one round is a curve of each.
+    """
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for name in row if row.get("scope") == "server" else ():
+            if name.partition("/")[0] not in _NOT_OWN and is_number(row[name]):
+                told.setdefault(name, []).append(row)
+    curves = {}
+    for name, every in told.items():
+        used = {row["stage"] for row in every if row[name]}
+        own = [row for row in every if not used or row["stage"] in used]
+        if len({row["round"] for row in own}) == len(own):
+            curves[name] = _curve(own, name)
+            continue
+        for phase in dict.fromkeys(row["phase"] for row in own):
+            of_phase = [row for row in own if row["phase"] == phase]
+            curves[f"{phase}/{name}"] = _curve(of_phase, name)
+    return curves
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:

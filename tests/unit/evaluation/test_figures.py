@@ -143,6 +143,15 @@ def test_each_stage_has_its_own_axis_of_losses_and_a_mark_in_the_scores(tmp_path
     assert places == {"representation": left, "clustering": 2.5}
 
 
+def test_stages_before_the_first_score_are_named_side_by_side(tmp_path, drawn):
+    late = SERIES | {"clustering/acc": [(9, 0.5)], "clustering/nmi": [(9, 0.4)]}
+    curves_figure(late, tmp_path / "c.png", {"representation": 1, "clustering": 3})
+    score = drawn[0].axes[-1]
+    places = {text.get_text(): text.get_position()[0] for text in score.texts}
+    assert places == {"representation": 0.5, "clustering": 2.5}
+    assert score.get_xlim()[0] == 0.5
+
+
 def test_a_metric_of_the_users_own_has_an_axis_to_itself(tmp_path, drawn):
     own = {"perplexity": [(1, 300.0), (2, 120.0)], "val/my_loss": [(2, 0.1)]}
     curves_figure(SERIES | own, tmp_path / "c.png")

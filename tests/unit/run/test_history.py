@@ -21,8 +21,21 @@ def test_the_loss_the_scores_and_the_users_own_metrics_are_drawn():
     }
     assert stages == {"training": 1}
     assert curves_of([]) == ({}, {})
-    terms = [{**ROWS[0], "phase": "local training", "entropy": 1.0}]  # of a method's loss
-    assert curves_of(terms)[0] == {"loss": [(1, 2.0)]}
+
+
+def test_a_methods_own_metrics_are_drawn_in_the_stages_that_have_them_and_its_work_is_not():
+    clustering = {**PLACE, "stage": "clustering", "phase": "clustering", "round": 2}
+    rows = [
+        {**PLACE, "phase": "local training", "round": 1, "entropy": 0, "contrast": 1.0, "steps": 4},
+        {**clustering, "entropy": 0.5, "contrast": 2.0, "steps": 4},
+        {**clustering, "round": 3, "entropy": 0, "contrast": 0},
+    ]
+    assert curves_of(rows)[0] == {
+        "entropy": [(2, 0.5), (3, 0)],
+        "contrast": [(1, 1.0), (2, 2.0), (3, 0)],
+    }
+    never = [{**PLACE, "round": 1, "found": 0}]
+    assert curves_of(never)[0] == {"found": [(1, 0)]}
 
 
 def test_what_two_phases_report_under_one_name_are_two_curves():
