@@ -28,6 +28,7 @@ def test_the_servers_loader_and_what_clients_hold_out_have_names_of_their_own(tm
         assert first[f"val/{name}"] is not None
         assert last[f"val/{name}"] is None
     assert run.metrics["val"].keys() == {"val/acc", "unsupervised/loss"}
+    assert run.metrics["holdout"] == {n: last[n] for n in ("val/acc", "unsupervised/loss")}
 
 
 def test_a_run_of_named_classes_is_resumed_with_trust_and_not_evaluated(

@@ -40,7 +40,7 @@ from coterie.evaluation.scorer import LOCAL
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
-from coterie.run.history import plot_history, read_history
+from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
 from coterie.run.own_modules import OwnModules
@@ -289,6 +289,7 @@ class Federation:
             "train": f"{self._name}, training set",
             "val": f"{self._name}, validation set",
             "test": f"{self._name}, test set",
+            HOLDOUT: f"{self._name}, held out",
             LOCAL: f"{self._name}, own test sets",
         }
         scores = {

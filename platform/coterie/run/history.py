@@ -9,14 +9,14 @@ import pyarrow as pa
 from coterie.evaluation.canvas import Figure
 from coterie.evaluation.curves_figure import Curve, draw_curves
 from coterie.tracking.metrics_log import RESERVED, is_number, read_rows
-from coterie.tracking.score_names import GROUPS
+from coterie.tracking.score_names import is_own
 
+HOLDOUT = "holdout"
+"""The group of final metrics of clients' held-out samples."""
+_OF_CLIENTS = {*RESERVED, "seconds", "bytes/up"}
+"""Columns of a client's row that its module has not reported."""
 _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
-_COUNTED = ("bytes", "items", "modelled_seconds", "seconds", "participants", "failures", "dropped")
-_WORK = ("set_size", "steps", "time_step")
-_NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, *_WORK, "absent", "stragglers", "epsilon", "loss"}
-"""First parts of the columns that are no measure of a method's or a module's own."""
 
 
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
@@ -58,15 +58,27 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict
     return {label: curve for label, curve in curves.items() if curve}, stages
 
 
+def held_out_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what the last validation on clients' held-out samples found; {} if there was none.
+
+    The server's row has other numbers too, so the names are those of the clients' rows.
+    """
+    held = [row for row in rows if row.get("phase") == "validation"]
+    last: Mapping[str, Any] = next((row for row in reversed(held) if row["scope"] == "server"), {})
+    names = {name for row in held if row["scope"] == "client" for name in row} - _OF_CLIENTS
+    shown = names or {name for name in last if is_own(name)}
+    return {name: value for name, value in last.items() if name in shown and is_number(value)}
+
+
 def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return what a method or a module reported, without terms that are 0 throughout a stage.
 
-    A name that two phases report in one round is a curve of each.
+    A name that two phases report in one round is a curve of each, as in loggers.
     """
     told: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         for name in row if row.get("scope") == "server" else ():
-            if name.partition("/")[0] not in _NOT_OWN and is_number(row[name]):
+            if is_own(name) and is_number(row[name]):
                 told.setdefault(name, []).append(row)
     curves = {}
     for name, every in told.items():
@@ -75,9 +87,9 @@ def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, 
         if len({row["round"] for row in own}) == len(own):
             curves[name] = _curve(own, name)
             continue
-        for phase in dict.fromkeys(row["phase"] for row in own):
+        for number, phase in enumerate(dict.fromkeys(row["phase"] for row in own)):
             of_phase = [row for row in own if row["phase"] == phase]
-            curves[f"{phase}/{name}"] = _curve(of_phase, name)
+            curves[f"{phase}/{name}" if number else name] = _curve(of_phase, name)
     return curves
 
 

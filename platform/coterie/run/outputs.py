@@ -159,7 +159,7 @@ def draw_figures(
     path = folder / "curves.png"
     with guarded(path, tell):
         final = {"round": server.round, **flat(evaluation.metrics)}
-        curves, stages = curves_of([*recorder.tracker.server_rows(), final])
+        curves, stages = curves_of([*recorder.tracker.rows("server"), final])
         if curves:
             drawn.append(curves_figure(curves, path, stages, line))
     path = folder / "client_groups.png"

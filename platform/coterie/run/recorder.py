@@ -21,6 +21,7 @@ from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
 from coterie.run.client_table import ClientRow
 from coterie.run.fine_tuning import FineTuning
+from coterie.run.history import HOLDOUT, held_out_scores
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
@@ -132,13 +133,15 @@ class Recorder:
         """Truncate the metrics to a checkpoint, or to the start."""
         self.tracker.rewind(position)
         self.stages.clear()
-        for row in self.tracker.server_rows():
+        for row in self.tracker.rows("server"):
             self.stages.setdefault(row["stage"], row["round"])
 
     def evaluate(self, state: RunState) -> Evaluation:
         """Run the final evaluation."""
         evaluation = self.evaluator.final(state.server)
         self._account(state)
+        if held := held_out_scores(self.tracker.rows("server", "client")):
+            evaluation = replace(evaluation, metrics={**evaluation.metrics, HOLDOUT: held})
         if self.groups is not None:
             scores = self.groups.scores(state.server)
             evaluation = replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})

@@ -25,9 +25,10 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """
     metrics = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", max_width=_NAME_WIDTH, overflow="ellipsis", no_wrap=True)
+    table.add_column("", max_width=_NAME_WIDTH, overflow="fold")
     for name in metrics:
-        table.add_column(name, justify="right", no_wrap=True)
+        width = max(len(name), len(_score(0.0)))  # a narrow terminal cuts names, not numbers
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
     best = {name: _best([scores.get(name) for scores in rows.values()]) for name in metrics}
     for label, scores in rows.items():
         cells = (_score(scores.get(name)) for name in metrics)

@@ -15,6 +15,7 @@ from coterie.config.schema import TrackingConfig
 from coterie.config.target import build_target
 from coterie.errors import DataError
 from coterie.tracking.metrics_log import MetricsLog, MetricsRow
+from coterie.tracking.score_names import is_own
 
 _log = logging.getLogger(__name__)
 
@@ -73,9 +74,10 @@ class Tracker:
     """Writes rows to `metrics.jsonl` and to every logger.
 
     A logger's step is the number of the phase over the whole run, from 1. A metric has one name
-    over all stages, `loss` or `clustering/acc`, and that of a client `client/<id>/loss`; the metric
-    `stage` is the number of the stage, from 1. A logger that raises is reported once and then left
-    out, so that an outage of a tracker does not end a run; `metrics.jsonl` has everything.
+    over all stages, `loss` or `clustering/acc`, and that of a client `client/<id>/loss`; a second
+    phase of a round reports it as `<phase>/<name>`. The metric `stage` is the number of the stage,
+    from 1. A logger that raises is reported once and then left out, so that an outage of a tracker
+    does not end a run; `metrics.jsonl` has everything.
 
     Args:
         loggers: Lightning loggers; they are started at once.
@@ -103,6 +105,7 @@ class Tracker:
         self._phases = 0
         self._last = (-1, -1)
         self._stages: dict[str, int] = {}
+        self._told: dict[str, str] = {}  # metric to the phase of this round that reported it first
         for logger in loggers:
             self._guarded(logger, partial(_start, logger, config))
 
@@ -114,17 +117,26 @@ class Tracker:
             RunError: If `metrics.jsonl` cannot be written.
         """
         if row.status is None and (row.round, row.step) != self._last:
+            if row.round != self._last[0]:
+                self._told.clear()
             self._last = (row.round, row.step)
             self._phases += 1
         if row.client is not None and row.client >= self._client_rows:
             return
         self._metrics.append(row)
         prefix = "" if row.client is None else f"client/{row.client}/"
-        values = {prefix + name: float(value) for name, value in row.values.items()}
+        values = {prefix + self._name(row, name): float(row.values[name]) for name in row.values}
         if row.client is None:
             values["stage"] = self._stages.setdefault(row.stage, len(self._stages) + 1)
         for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.log_metrics, values, step=self._phases))
+
+    def _name(self, row: MetricsRow, name: str) -> str:
+        if row.status is not None or not is_own(name):
+            return name
+        return (
+            name if self._told.setdefault(name, row.phase) == row.phase else f"{row.phase}/{name}"
+        )
 
     @property
     def position(self) -> Position:
@@ -160,9 +172,9 @@ class Tracker:
         """Tell the loggers that know models by name which one the run starts from."""
         self._offer("use_model", artifact)
 
-    def server_rows(self) -> list[dict[str, Any]]:
-        """Return the server's rows in `metrics.jsonl` so far."""
-        return self._metrics.rows("server")
+    def rows(self, *scopes: str) -> list[dict[str, Any]]:
+        """Return the rows of these scopes in `metrics.jsonl` so far."""
+        return self._metrics.rows(*scopes)
 
     def rewind(self, position: Position | None) -> None:
         """Go back to a checkpoint's position, or to the start, and cut off later rows.
@@ -179,7 +191,10 @@ class Tracker:
             )
         self._metrics.truncate_to(position["offset"])
         self._phases = position["phases"]
-        stages = dict.fromkeys(str(row.get("stage")) for row in self.server_rows())
+        rows = self.rows("server")
+        stages = dict.fromkeys(str(row.get("stage")) for row in rows)
+        ended = [row for row in rows if row.get("round") == position["round"]]
+        self._told = {name: str(row.get("phase")) for row in reversed(ended) for name in row}
         self._stages = {stage: number for number, stage in enumerate(stages, start=1)}
         self._last = (position["round"], position["step"])
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from coterie.tracking.metrics_log import RESERVED
+
 GROUPS = {
     "clustering": "clusters",
     "clustering_test": "clusters, test set",
@@ -12,12 +14,22 @@ GROUPS = {
     "knn": "nearest neighbours",
     "unsupervised": "without labels",
     "local": "clients' own models",
+    "holdout": "what clients hold out",
     "outliers": "samples in no cluster",
     "groups": "groups of clients",
 }
 """The engine's groups of metrics."""
 
+_COUNTED = ("bytes", "items", "modelled_seconds", "seconds", "participants", "failures", "dropped")
+_WORK = ("absent", "stragglers", "epsilon", "set_size", "steps", "time_step")
+_NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, *_WORK, "loss"}
+
 Scores = Mapping[str, float]
+
+
+def is_own(name: str) -> bool:
+    """Return whether a metric is a measure of a method's or a module's own, by its first part."""
+    return name.partition("/")[0] not in _NOT_OWN
 
 
 def group_name(group: str) -> str:

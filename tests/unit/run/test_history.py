@@ -41,6 +41,5 @@ def test_a_methods_own_metrics_are_drawn_in_the_stages_that_have_them_and_its_wo
 def test_what_two_phases_report_under_one_name_are_two_curves():
     validated = {**PLACE, "phase": "validation", "round": 1, "accuracy": 0.3}
     curves, _ = curves_of([ROWS[0], validated])
-    assert curves["training/accuracy"] == [(1, 0.1)]
+    assert curves["accuracy"] == [(1, 0.1)]
     assert curves["validation/accuracy"] == [(1, 0.3)]
-    assert "accuracy" not in curves

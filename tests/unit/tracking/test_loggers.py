@@ -28,9 +28,9 @@ def no_account(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
 
 
-def row(round_, step=0, client=None, stage="cluster", **values):
+def row(round_, step=0, client=None, stage="cluster", phase="train", **values):
     return MetricsRow(
-        round=round_, stage=stage, phase="train", step=step, values=values, client=client
+        round=round_, stage=stage, phase=phase, step=step, values=values, client=client
     )
 
 
@@ -279,6 +279,33 @@ def test_a_resumed_tracker_continues_file_and_counter(tmp_path):
     assert cut == whole
     with (tmp_path / "cut" / "csv" / "version_1" / "metrics.csv").open() as file:
         assert [r["step"] for r in csv.DictReader(file)] == ["3", "4"]
+
+
+def columns(path):
+    with (path / "metrics.csv").open() as file:
+        return set(csv.DictReader(file).fieldnames)
+
+
+def test_two_phases_of_a_round_do_not_share_a_name(tmp_path):
+    def run(name, *rows, position=None):
+        tracker = track(tmp_path / name, "csv")
+        if position is not None:
+            tracker.rewind(position)
+        for each in rows:
+            tracker.log(each)
+        reached = tracker.position
+        tracker.finish("failed")
+        return reached
+
+    first = [row(1, hits=0.5, loss=1.0), row(1, client=0, hits=0.4)]
+    second = [row(1, 1, phase="validation", hits=0.6, loss=1.5)]
+    second += [row(1, 1, phase="validation", client=0, hits=0.7)]
+    own = {"hits", "validation/hits", "client/0/hits", "client/0/validation/hits"}
+    run("whole", *first, *second, row(2, hits=0.7))
+    assert columns(tmp_path / "whole/csv/version_0") == {"step", "stage", "loss", *own}
+    position = run("cut", *first)
+    run("cut", *second, position=position)
+    assert columns(tmp_path / "cut/csv/version_1") >= {"validation/hits", "loss"}
 
 
 @pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK"])

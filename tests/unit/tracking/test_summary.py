@@ -69,10 +69,10 @@ ROWS = {
 }
 
 
-def rendered(table, *, terminal):
+def rendered(table, *, terminal, width=80):
     file = io.StringIO()
     options = {"force_terminal": True, "color_system": "standard"} if terminal else {}
-    Console(file=file, width=80, legacy_windows=False, **options).print(table)
+    Console(file=file, width=width, legacy_windows=False, **options).print(table)
     return file.getvalue()
 
 
@@ -85,6 +85,15 @@ def test_scores_have_three_decimals_and_fit_eighty_columns(monkeypatch):
     assert cells[2] == ["FedMCC", "0.912", "0.800", "0.700", "-"]
     assert cells[3] == ["k-means", "on", "pixels", "0.500", "0.810", "0.700", "-0.250"]
     assert cells[4][-4:] == ["0.100", "-", "-", "-"]
+
+
+def test_a_narrow_terminal_breaks_names_and_cuts_no_number():
+    lines = rendered(scores_table(ROWS), terminal=False, width=50).splitlines()
+    assert max(map(len, lines)) <= 50
+    words = " ".join(lines).split()
+    for number in ("0.912", "0.800", "0.700", "0.500", "0.810", "-0.250", "0.100"):
+        assert number in words
+    assert "[bold]" in words
 
 
 def test_the_best_of_each_column_is_bold_ties_too(monkeypatch):
