@@ -1,6 +1,6 @@
 """The tables of an audit in a terminal of 80 columns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -11,15 +11,15 @@ from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 
-_CAPTION = (
-    "fewest: the fewest samples behind a vector; 200 of 10: behind a sum over 10 clients, which "
-    "is all that the server reads"
-)
+_CAPTION = "fewest: the fewest samples behind a vector"
+_SUMMED = "; 200 of 10: behind a sum over 10 clients, which is all that the server reads"
+_INTERVAL = len("0.006 (0.002-0.039)")
 
 
-def messages_table(keys: Iterable[AuditedKey]) -> Table:
+def messages_table(keys: Sequence[AuditedKey]) -> Table:
     """Return a table of what left the clients, with a row for each key."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_CAPTION, caption_justify="left")
+    caption = _CAPTION + (_SUMMED if any(key.summed for key in keys) else "")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")
     table.add_column("spec", overflow="fold", max_width=24)
@@ -42,10 +42,12 @@ def messages_table(keys: Iterable[AuditedKey]) -> Table:
 
 def attacks_table(attacks: Mapping[str, Membership]) -> Table:
     """Return a table of each attack's result, with 95 % intervals."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("attack", no_wrap=True)
-    for name in ("members + others", "AUC (95 %)", "TPR at 1 % FPR (95 %)"):
-        table.add_column(name, justify="right", no_wrap=True)
+    caption = "in brackets: 95 % intervals"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    table.add_column("attack")
+    table.add_column("members + others", justify="right")
+    for name in ("AUC", "TPR at 1 % FPR"):
+        table.add_column(name, justify="right", min_width=_INTERVAL)
     for name, found in attacks.items():
         table.add_row(
             name,

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from coterie.errors import DataError
+from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import audited_keys
-from coterie.run.audit_tables import messages_table
+from coterie.run.audit_tables import attacks_table, messages_table
 
 
 def message(**changed):
@@ -52,6 +53,25 @@ def test_a_key_is_shown_as_it_is_without_escapes(tmp_path):
     assert "[/a]" in shown
     assert "?]0;owned?" in shown
     assert "\x1b" not in shown
+
+
+def test_eighty_columns_show_attacks_whole():
+    console = Console(width=80, record=True, file=io.StringIO())
+    scored = {"auc": 0.5, "auc_interval": (0.45, 0.55), "tpr": 0.01, "tpr_interval": (0.0, 0.03)}
+    found = Membership(members=1_000_000, others=100_000, **scored)
+    console.print(attacks_table({"views, untrained": found}))
+    shown = console.export_text()
+    assert "…" not in shown
+    for text in ("views, untrained", "1,000,000 + 100,000", "0.500 (0.450-0.550)", "0.010 (0.000"):
+        assert text in shown
+
+
+def test_a_key_behind_no_sum_has_no_word_of_sums(tmp_path):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(messages_table(audited(tmp_path, [message(summed=0)])))
+    assert "behind a sum over" not in console.export_text(clear=False)
+    console.print(messages_table(audited(tmp_path, [message()])))
+    assert "behind a sum over" in console.export_text()
 
 
 def test_a_file_without_messages_is_refused(tmp_path):
