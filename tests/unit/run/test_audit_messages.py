@@ -62,16 +62,16 @@ def test_eighty_columns_show_attacks_whole():
     console.print(attacks_table({"views, untrained": found}))
     shown = console.export_text()
     assert "…" not in shown
-    for text in ("views, untrained", "1,000,000 + 100,000", "0.500 (0.450-0.550)", "0.010 (0.000"):
+    for text in ("1,000,000", "100,000", "0.500 (0.450-0.550)", "0.010 (0.000-0.030)"):
         assert text in shown
 
 
 def test_a_key_behind_no_sum_has_no_word_of_sums(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(messages_table(audited(tmp_path, [message(summed=0)])))
-    assert "behind a sum over" not in console.export_text(clear=False)
+    assert "sum" not in console.export_text().replace("sums", "")
     console.print(messages_table(audited(tmp_path, [message()])))
-    assert "behind a sum over" in console.export_text()
+    assert "behind a sum over 10 clients" in " ".join(console.export_text().split())
 
 
 def test_a_file_without_messages_is_refused(tmp_path):
