@@ -45,7 +45,7 @@ def attacks_table(attacks: Mapping[str, Membership]) -> Table:
     caption = "in brackets: 95 % intervals"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("attack")
-    table.add_column("members + others", justify="right")
+    table.add_column("members + others", justify="right", max_width=16)
     for name in ("AUC", "TPR at 1 % FPR"):
         table.add_column(name, justify="right", min_width=_INTERVAL)
     for name, found in attacks.items():
