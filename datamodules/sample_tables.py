@@ -1,14 +1,16 @@
 """Samples of a parquet or CSV table, in batches.
 
-The samples are in the first of these: a column `image` or `img` (a picture's bytes, or a struct
-with a field `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder);
-a column of lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`,
-`client`, `cluster`, `confidence`, and the index that pandas writes along. Names are in `name`,
-`id`, or the files' paths, clients in `client`; in CSV these are text, so that 007 keeps its zeros.
+The samples are in the first of these: the column of pictures or files that the run's own table had
+(`data.picture_column`); a column `image` or `img` (a picture's bytes, or a struct with a field
+`bytes`); a column `path` or `file` (a picture's file, relative to the table's folder); a column of
+lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`, `client`,
+`cluster`, `confidence`, the run's own labels and clients, and the index that pandas writes along.
+Names are in `name`, `id`, or the files' paths, clients in `data.client_column` or `client`; in CSV
+these are text, so that 007 keeps its zeros.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,6 +38,28 @@ _CORRUPT = (pa.ArrowException, OSError, ValueError)
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
+class TableColumns(NamedTuple):
+    """The columns of the table that a run trained on, if it did."""
+
+    picture: str | None = None
+    label: str | None = None
+    client: str | None = None
+
+    def client_in(self, names: Collection[str]) -> str | None:
+        """Return the column of clients of a table with these columns, or None."""
+        return next((name for name in (self.client, CLIENT) if name in names), None)
+
+
+NO_COLUMNS = TableColumns()
+
+
+def columns_as_trained(data: object) -> TableColumns:
+    """Return the columns that the section `data` of a run's stored config names."""
+    keys = data.get("source", data) if isinstance(data, Mapping) else {}
+    named = (keys.get(f"{name}_column") for name in TableColumns._fields)
+    return TableColumns(*(name if isinstance(name, str) else None for name in named))
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenTable:
     """An open table: schema, number of rows if known, and record batches."""
@@ -59,21 +83,22 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
     return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
 
 
-def open_csv_table(path: Path) -> OpenTable:
+def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
     """Open a CSV file with a header; types are inferred from its first megabyte.
 
     Raises:
         DataError: If it is not one.
     """
     try:
-        reader = open_csv(path, (*_NAMES, *_FILES, CLIENT))
+        own = (name for name in columns if name is not None)
+        reader = open_csv(path, (*_NAMES, *_FILES, CLIENT, *own))
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
     return OpenTable(schema=reader.schema, rows=None, batches=reader)
 
 
 def table_batches(
-    path: Path, table: OpenTable, fitting: Fitting, batch_size: int
+    path: Path, table: OpenTable, fitting: Fitting, batch_size: int, own: TableColumns
 ) -> tuple[Iterator[SampleBatch], bool]:
     """Return the batches, and whether samples have names.
 
@@ -83,11 +108,10 @@ def table_batches(
     """
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
-    columns = _columns(path, table.schema)
+    columns, client = _columns(path, table.schema, own), own.client_in(table.schema.names)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
-    used = [*columns.names, CLIENT] if name is None else [*columns.names, CLIENT, name]
-    _check_once(path, table.schema, used)
+    _check_once(path, table.schema, [*columns.names, *filter(None, (client, name))])
     _check_type(path, table.schema, columns)
 
     def batches() -> Iterator[SampleBatch]:
@@ -95,7 +119,7 @@ def table_batches(
         for rows in _rebatched(path, table.batches, batch_size):
             try:
                 names = None if name is None else _texts(rows[name])
-                clients = _texts(rows[CLIENT]) if CLIENT in table.schema.names else None
+                clients = None if client is None else _texts(rows[client])
                 samples = _samples(path, rows, columns, fitting, start)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise unreadable(path, error) from error
@@ -119,12 +143,16 @@ class _Columns(NamedTuple):
     names: list[str]
 
 
-def _columns(path: Path, schema: Any) -> _Columns:
+def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
     names = schema.names
+    if own.picture is not None and own.picture in names:
+        kind = schema.field(own.picture).type
+        if not _is_list(kind):
+            return _Columns("file" if str(_plain(kind)) in _TEXT else "picture", [own.picture])
     pictures = [name for name in _PICTURES if name in names]
     files = [name for name in _FILES if name in names]
     lists = [f.name for f in schema if _is_list(f.type) and _is_number(f.type.value_type)]
-    numbers = [f.name for f in schema if _is_number(f.type) and not _is_no_feature(f.name)]
+    numbers = [f.name for f in schema if _is_number(f.type) and not _is_no_feature(f.name, own)]
     if pictures:
         return _Columns("picture", pictures[:1])
     if files:
@@ -140,9 +168,9 @@ def _columns(path: Path, schema: Any) -> _Columns:
     )
 
 
-def _is_no_feature(name: str) -> bool:
+def _is_no_feature(name: str, own: TableColumns) -> bool:
     """Return whether a column of numbers is not a feature, such as the index of pandas."""
-    return name in _NO_FEATURES or is_index(name)
+    return name in _NO_FEATURES or name in own or is_index(name)
 
 
 def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:

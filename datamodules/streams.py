@@ -4,6 +4,7 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,8 +21,9 @@ from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
-    CLIENT,
+    NO_COLUMNS,
     OpenTable,
+    TableColumns,
     open_csv_table,
     open_parquet_table,
     table_batches,
@@ -54,7 +56,11 @@ class SampleStream:
 
 
 def open_samples(
-    path: Path, fitting: Fitting, batch_size: int, on_error: OnError = "refuse"
+    path: Path,
+    fitting: Fitting,
+    batch_size: int,
+    on_error: OnError = "refuse",
+    columns: TableColumns = NO_COLUMNS,
 ) -> SampleStream:
     """Open samples of any kind.
 
@@ -68,6 +74,7 @@ def open_samples(
         batch_size: Samples per batch.
         on_error: What pictures of a folder or of shards that cannot be read do: end the stream in
             an error, or make their batch smaller, with a warning after the last one.
+        columns: The columns of the run's own table.
 
     Raises:
         DataError: If there are no samples, or they do not fit; also later, from the batches.
@@ -75,8 +82,8 @@ def open_samples(
     openers: dict[str, Callable[[Path, Fitting, int], SampleStream]] = {
         ".npy": _open_npy,
         ".npz": _open_npz,
-        ".parquet": _open_parquet,
-        **dict.fromkeys(SUFFIXES, _open_csv),
+        ".parquet": partial(_open_parquet, columns),
+        **dict.fromkeys(SUFFIXES, partial(_open_csv, columns)),
     }
     if (path / shard_name(0)).is_file():
         return _open_shards(path, fitting, batch_size, on_error)
@@ -186,17 +193,19 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
     return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
 
 
-def _open_parquet(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    return _table_stream(path, open_parquet_table(path, size), fitting, size)
+def _open_parquet(columns: TableColumns, path: Path, fitting: Fitting, size: int) -> SampleStream:
+    return _table_stream(path, open_parquet_table(path, size), fitting, size, columns)
 
 
-def _open_csv(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    return _table_stream(path, open_csv_table(path), fitting, size)
+def _open_csv(columns: TableColumns, path: Path, fitting: Fitting, size: int) -> SampleStream:
+    return _table_stream(path, open_csv_table(path, columns), fitting, size, columns)
 
 
-def _table_stream(path: Path, table: OpenTable, fitting: Fitting, size: int) -> SampleStream:
-    batches, named = table_batches(path, table, fitting, size)
-    of_clients = CLIENT in table.schema.names
+def _table_stream(
+    path: Path, table: OpenTable, fitting: Fitting, size: int, columns: TableColumns
+) -> SampleStream:
+    batches, named = table_batches(path, table, fitting, size, columns)
+    of_clients = columns.client_in(table.schema.names) is not None
     return SampleStream(total=table.rows, named=named, of_clients=of_clients, batches=batches)
 
 

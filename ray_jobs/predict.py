@@ -100,6 +100,7 @@ def _predict(arguments: Sequence[str]) -> int:
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.config.stored import read_stored_config
     from coterie.datamodules.fitting import Fitting, as_trained
+    from coterie.datamodules.sample_tables import columns_as_trained
     from coterie.datamodules.streams import open_samples
     from coterie.models.assignments import check_output
     from coterie.models.loading import check_sizes
@@ -111,15 +112,19 @@ def _predict(arguments: Sequence[str]) -> int:
     folder = model_folder(config.model)
     description = read_description(folder)
     check_sizes(folder, description)
-    wanted = description["input"]
+    wanted, data = description["input"], read_stored_config(folder / "config.yaml").get("data", {})
     fitting = Fitting(
         tuple(wanted["shape"]),
         images=wanted["dtype"] == "uint8",
         mode=wanted["mode"],
-        **as_trained(read_stored_config(folder / "config.yaml").get("data", {})),
+        **as_trained(data),
     )
     stream = open_samples(
-        given_path("input", config.input), fitting, config.batch_size, config.on_error
+        given_path("input", config.input),
+        fitting,
+        config.batch_size,
+        config.on_error,
+        columns_as_trained(data),
     )
     rows = predict_samples(
         stream.batches,

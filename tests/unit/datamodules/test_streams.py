@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from coterie.datamodules.fitting import Fitting
+from coterie.datamodules.sample_tables import TableColumns, columns_as_trained
 from coterie.datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
 from coterie.datamodules.streams import open_samples
 from coterie.errors import DataError
@@ -44,6 +45,47 @@ def test_tables_of_numbers_are_vectors(tmp_path):
         assert np.array_equal(np.concatenate([batch.samples for batch in batches]), rows)
         assert batches[0].samples.dtype == np.float32
     assert read("x.parquet")[1][1].names == ("x", "y")
+
+
+def test_a_table_has_the_columns_of_the_runs_own():
+    stored = {"picture_column": "scan", "label_column": "finding", "client_column": "site"}
+    columns = columns_as_trained({**stored, "target": "coterie.datamodules.manifest:Manifest"})
+    assert columns == TableColumns(picture="scan", label="finding", client="site")
+    assert columns_as_trained({"source": stored}) == columns
+    assert columns_as_trained({"picture_column": 3}) == columns_as_trained(None) == TableColumns()
+
+    Path("pictures").mkdir()
+    for number in range(3):
+        Image.new("L", (4, 4), 60 * number).save(f"pictures/{number}.png")
+    Path("list.csv").write_text(
+        "scan,finding,site\n" + "".join(f"pictures/{n}.png,{n},00{n % 2}\n" for n in range(3))
+    )
+    as_bytes = [Path(f"pictures/{n}.png").read_bytes() for n in range(3)]
+    table = pa.table({"scan": as_bytes, "site": ["000", "001", "000"]})
+    pq.write_table(table, "list.parquet")
+    for name, named in (("list.csv", True), ("list.parquet", False)):
+        grey = Fitting((1, 4, 4), images=True, mode="L")
+        stream = open_samples(Path(name), grey, 2, columns=columns)
+        batches = list(stream.batches)
+        assert (stream.named, stream.of_clients) == (named, True)
+        assert [c for batch in batches for c in batch.clients] == ["000", "001", "000"]
+        pixels = np.concatenate([batch.samples for batch in batches])
+        assert pixels[:, 0, 0, 0].tolist() == [0, 60, 120]
+
+
+def test_a_run_on_lists_of_numbers_reads_lists():
+    pq.write_table(pa.table({"found": [[1.0, 2.0, 3.0]]}), "x.parquet")
+    stream = open_samples(Path("x.parquet"), VECTORS, 2, columns=TableColumns(picture="found"))
+    assert next(stream.batches).samples.tolist() == [[1, 2, 3]]
+
+
+def test_a_runs_labels_and_clients_are_no_features():
+    Path("x.csv").write_text("a,finding,b,c,site\n1,7,2,3,9\n")
+    own = TableColumns(label="finding", client="site")
+    stream = open_samples(Path("x.csv"), VECTORS, 2, columns=own)
+    (batch,) = stream.batches
+    assert batch.samples.tolist() == [[1, 2, 3]]
+    assert batch.clients == ("9",)
 
 
 @pytest.mark.parametrize(
