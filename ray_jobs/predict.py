@@ -119,13 +119,8 @@ def _predict(arguments: Sequence[str]) -> int:
         mode=wanted["mode"],
         **as_trained(data),
     )
-    stream = open_samples(
-        given_path("input", config.input),
-        fitting,
-        config.batch_size,
-        config.on_error,
-        columns_as_trained(data),
-    )
+    path, columns = given_path("input", config.input), columns_as_trained(data)
+    stream = open_samples(path, fitting, config.batch_size, config.on_error, columns)
     rows = predict_samples(
         stream.batches,
         output,
