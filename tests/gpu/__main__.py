@@ -2,11 +2,12 @@
 
     python -m tests.gpu device=cuda scale=paper minutes=40 out=runs/gpu
 
-Tests on the device, throughput, clients that share a GPU, many small clients in several ways, then
-cells of the papers' studies in order of worth until the time is over. It needs no network, and no
-Ray: without it clients run in one process. The same command goes on where it was stopped. `out`
-then has a log of each step, `throughput.csv`, `sharing.csv`, `many_clients.csv`, `results/` with
-the studies' files, and `summary.json`. Data is read from COTERIE_DATA.
+Tests on the device, throughput, clients that share a GPU, many small clients in several ways,
+clustering, then cells of the papers' studies in order of worth until the time is over. It needs no
+network, and no Ray: without it clients run in one process. The same command goes on where it was
+stopped. `out` then has a log of each step, `throughput.csv`, `sharing.csv`, `many_clients.csv`,
+`clustering.csv`, `results/` with the studies' files, and `summary.json`. Data is read from
+COTERIE_DATA.
 """
 
 import importlib.util
@@ -37,9 +38,9 @@ STUDIES = {
 """Studies in order of worth, and their cells at the paper's sizes."""
 FEW = "k_means or (cpu and fedmcc) or (own_bits and ccfc) or ccfc-1"
 """The tests at the scale smoke."""
-MEASURED = ("throughput", "sharing", "many_clients")
+MEASURED = ("throughput", "sharing", "many_clients", "clustering")
 """Modules of this room, each a table."""
-SHARES = {"tests": 0.2, **dict.fromkeys(MEASURED, 0.1), "fedmcc_1": 0.25, "ccfc_1": 0.15}
+SHARES = {"tests": 0.2, **dict.fromkeys(MEASURED, 0.1), "fedmcc_1": 0.2, "ccfc_1": 0.1}
 """Parts of the time that steps may take; the last has what is left."""
 
 
