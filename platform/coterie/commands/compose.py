@@ -62,17 +62,22 @@ def compose(*overrides: str) -> RunConfig:
     return load_config(compose_plain(*overrides))
 
 
-def compose_plain(*overrides: str) -> dict[str, Any]:
-    """Compose the same config as unchecked plain values, without importing PyTorch."""
+def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
+    """Compose the same config as unchecked plain values, without importing PyTorch.
+
+    Args:
+        overrides: As `compose`.
+        needs_data: Whether data has to be chosen.
+    """
     choices, values = _sort(with_own_classes(overrides))
     given = _given(values)
     directory = _resumed(choices, given)
     if "experiment" not in choices and directory is None:
         raise ConfigError(_no_experiment())
     try:
-        own_data = "data.target" in given
+        needs_data = needs_data and "data.target" not in given
         config = (
-            _compose_groups(choices, own_data=own_data)
+            _compose_groups(choices, needs_data=needs_data)
             if directory is None
             else _stored(directory, choices)
         )
@@ -279,7 +284,7 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
 
 
-def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
+def _compose_groups(choices: dict[str, str], *, needs_data: bool) -> DictConfig:
     """Compose the YAML of these choices, without an experiment's keys for other choices."""
     folder = config_dir() / "experiment"
     stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
@@ -292,7 +297,7 @@ def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
         _choose(config, chosen, own)
         config.merge_with(values)
     _choose(config, chosen, {group: c for group, c in choices.items() if group != "experiment"})
-    if chosen.get("data") is None and not own_data:
+    if chosen.get("data") is None and needs_data:
         raise ConfigError(
             "data: none is chosen; give data=mnist, or your own pictures with data=class_folders "
             "data.path=FOLDER (--help lists them)."
