@@ -42,6 +42,15 @@ With data of yours: experiment=METHOD data=… (docs/data.md).
 METHOD      DATA"""
 _MORE = """\
 --help experiment=NAME: what it sets, and every key. --help all: all there is."""
+_SELDOM = (
+    *("deterministic", "cluster.start_timeout_s", "cluster.max_actor_restarts"),
+    *("faults.max_growth", "links.down_mbit_s", "links.up_mbit_s", "links.peer_mbit_s"),
+    *("evaluation.batch_size", "evaluation.knn_between"),
+    *("evaluation.linear_probe_between", "evaluation.linear_probe_standardise"),
+    *("evaluation.knn_weighting", "evaluation.fine_tuning_epochs", "evaluation.local_test_ratio"),
+    *("checkpoint.keep", "tracking.client_rows", "tracking.wandb.job_type"),
+)
+"""Keys that serve a protocol or an odd machine; the help lists them apart."""
 _KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
 _EXIT_CODES = {
     "0": "completed",
@@ -69,6 +78,7 @@ def help_text(*overrides: str) -> str:
     keys = _settable(dotted_fields(RunConfig))
     for name in ("experiment", *COMPONENTS):
         keys.pop(name, None)
+    seldom = {name: keys.pop(name) for name in _SELDOM}
     parts = [
         textwrap.fill(_ABOUT, _WIDTH),
         _USAGE,
@@ -77,6 +87,7 @@ def help_text(*overrides: str) -> str:
         _key_list("Keys (KEY=VALUE) with their defaults:", keys),
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
         *_choices_keys(overrides),
+        _key_list("Keys that are seldom needed:", seldom),
         *_experiments_values(overrides),
         _table("Exit codes:", _EXIT_CODES),
     ]
