@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.clustering.faiss_library import load_faiss
+from coterie.clustering.narrow_search import narrow_nearest
 from coterie.errors import DataError
 
 faiss = load_faiss()
@@ -137,23 +138,34 @@ def _nearest(
 ) -> Int64[Tensor, "n"]:
     """Return the nearest centroids, with any number of threads; ties go to the lowest index.
 
-    By products in float64; where rounding could decide, by differences.
+    By products in float32; where rounding could decide, by products in float64, then by
+    differences.
     """
-    wide = centroids.double()
-    squares = wide.square().sum(dim=1)
-    rounding = 4 * points.shape[1] * torch.finfo(torch.float64).eps
+    if len(centroids) == 1:
+        return torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    half = (centroids.double().square().sum(dim=1) / 2).float()
     blocks = []
     for block in torch.split(points, _ROWS):
-        rows = block.double()
-        away = torch.addmm(squares, rows, wide.T, alpha=-2)
-        least, near = away.min(dim=1)
-        slack = rounding * (rows.square().sum(dim=1) + squares.max())
-        unsure = (away <= (least + slack)[:, None]).sum(dim=1) > 1
+        near, unsure = narrow_nearest(block, centroids, half)
         if bool(unsure.any()):
-            exact = "donot_use_mm_for_euclid_dist"
-            near[unsure] = torch.cdist(rows[unsure], wide, compute_mode=exact).argmin(dim=1)
+            near[unsure] = _nearest_in_float64(block[unsure], centroids.double())
         blocks.append(near)
     return torch.cat(blocks)
+
+
+def _nearest_in_float64(
+    points: Float32[Tensor, "n d"], centroids: Float64[Tensor, "k d"]
+) -> Int64[Tensor, "n"]:
+    rows, squares = points.double(), centroids.square().sum(dim=1)
+    away = torch.addmm(squares, rows, centroids.T, alpha=-2)
+    least, near = away.min(dim=1)
+    rounding = 4 * points.shape[1] * torch.finfo(torch.float64).eps
+    slack = rounding * (rows.square().sum(dim=1) + squares.max())
+    unsure = (away <= (least + slack)[:, None]).sum(dim=1) > 1
+    if bool(unsure.any()):
+        exact = "donot_use_mm_for_euclid_dist"
+        near[unsure] = torch.cdist(rows[unsure], centroids, compute_mode=exact).argmin(dim=1)
+    return near
 
 
 def _clustering(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
 from torch import Tensor
 
+from coterie.clustering.narrow_search import narrow_nearest
 from coterie.errors import DataError
 
 UNIT = 2**12
@@ -69,11 +70,27 @@ def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
 
 def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[Tensor, "n"]:
     """Return each point's nearest centroid without rounding; ties go to the lowest index."""
-    rows = torch.split(points, _ROWS)
-    wide = centroids.double()
-    half = wide.square().sum(dim=1) / 2
-    found = [torch.addmm(half, part.double(), wide.T, alpha=-1).argmin(dim=1) for part in rows]
-    return torch.cat(found)
+    search = _Search(centroids)
+    return torch.cat([search.nearest(part) for part in torch.split(points, _ROWS)])
+
+
+class _Search:
+    """Finds nearest centroids without rounding."""
+
+    def __init__(self, centroids: Int[Tensor, "k d"]) -> None:
+        self.wide = centroids.double()
+        self.half = self.wide.square().sum(dim=1) / 2
+        self.narrow, self.narrow_half = self.wide.float(), self.half.float()
+
+    def nearest(self, points: Int[Tensor, "n d"]) -> Int64[Tensor, "n"]:
+        """Search in float32, and in float64, which is exact, where rounding could decide."""
+        if len(self.wide) == 1:
+            return torch.zeros(len(points), dtype=torch.int64)
+        near, unsure = narrow_nearest(points.float(), self.narrow, self.narrow_half)
+        if bool(unsure.any()):
+            rows = points[unsure].double()
+            near[unsure] = torch.addmm(self.half, rows, self.wide.T, alpha=-1).argmin(dim=1)
+        return near
 
 
 def cluster_sums(
@@ -90,14 +107,12 @@ def sums_of_starts(
     points: Int[Tensor, "n d"], starts: Sequence[Int[Tensor, "k d"]]
 ) -> list[Float64[Tensor, "k d+2"]]:
     """Return the `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
-    wide = torch.cat([*starts]).double()
-    half, sizes = wide.square().sum(dim=1) / 2, [len(start) for start in starts]
-    sums = [torch.zeros(size, points.shape[1] + 2, dtype=torch.float64) for size in sizes]
+    searches = [_Search(start) for start in starts]
+    sums = [torch.zeros(len(s.wide), points.shape[1] + 2, dtype=torch.float64) for s in searches]
     for part in torch.split(points, _ROWS):
-        away = torch.addmm(half, part.double(), wide.T, alpha=-1)
         columns = _columns(part)
-        for found, own in zip(sums, torch.split(away, sizes, dim=1), strict=True):
-            found.index_add_(0, own.argmin(dim=1), columns)
+        for found, search in zip(sums, searches, strict=True):
+            found.index_add_(0, search.nearest(part), columns)
     return sums
 
 
