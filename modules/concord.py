@@ -241,8 +241,8 @@ class Concord(OnViews):
             labels = label_sums(points, slots[PROTOTYPES], slots[MEANS][MEMBERS][0])
             return Outcome(up={LABELS: once(labels)}, state=state)
         if phase.name == OWN_LABELS:
-            first = slots[MEANS][MEMBERS][:, nearest(points, slots[PROTOTYPES]["points"])]
-            own = own_sums(state[WIDE], first, slots[OWN])
+            prototypes, members = slots[PROTOTYPES]["points"], slots[MEANS][MEMBERS]
+            own = own_sums(state[WIDE], lambda: members[:, nearest(points, prototypes)], slots[OWN])
             return Outcome(up={OWN_SUMS: once(own)}, state=state)
         starts = slots[CENTROIDS]
         sums = dict(zip(starts, sums_of_starts(points, [*starts.values()]), strict=True))

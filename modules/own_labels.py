@@ -9,6 +9,8 @@ It ends at other labels from other first ones. So several starts go side by side
 and the one goes on whose regression explains most of its labels.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
@@ -49,32 +51,32 @@ def _slots(classifiers: dict[str, Tensor]) -> Slots:
 
 
 def own_sums(
-    points: Int[Tensor, "n c"], first: Int64[Tensor, "s n"], classifiers: Tensors
+    points: Int[Tensor, "n c"], first: Callable[[], Int64[Tensor, "s n"]], classifiers: Tensors
 ) -> dict[str, Tensor]:
     """Return each start's sums over samples, with labels from its classifier.
 
     Args:
         points: Unit vectors, on the lattice.
-        first: Labels while the classifiers know nothing.
+        first: Gives the labels while the classifiers know nothing.
         classifiers: Of `started` or `refitted`.
     """
-    pairs = zip(first, classifiers[WEIGHTS], classifiers[SCALES], strict=False)
-    each = [_sums(points, *pair) for pair in pairs]
+    weights, scales = classifiers[WEIGHTS], classifiers[SCALES]
+    knows = bool(weights.any())
+    labels = [_labels(points, each) for each in weights] if knows else first()
+    each = [_sums(points, *pair) for pair in zip(labels, scales, strict=True)]
     return {name: torch.stack([sums[name] for sums in each]) for name in each[0]}
 
 
+def _labels(points: Int[Tensor, "n c"], weights: Int64[Tensor, "q k"]) -> Int64[Tensor, "n"]:
+    model = QuadraticClassifier(weights, points.shape[1])
+    parts = torch.split(points.int(), 4096)
+    return torch.cat([model.values(part).argmax(dim=1) for part in parts])
+
+
 def _sums(
-    points: Int[Tensor, "n c"],
-    labels: Int64[Tensor, "n"],
-    weights: Int64[Tensor, "q k"],
-    scales: Float64[Tensor, "k"],
+    points: Int[Tensor, "n c"], labels: Int64[Tensor, "n"], scales: Float64[Tensor, "k"]
 ) -> dict[str, Tensor]:
     """Return one start's sums."""
-    if bool(weights.any()):
-        model = QuadraticClassifier(weights, points.shape[1])
-        labels = torch.cat(
-            [model.values(part).argmax(dim=1) for part in torch.split(points.int(), 4096)]
-        )
     sums = fit_sums(points, [labels], len(scales), 0, scales)
     counts = labels.bincount(minlength=len(scales)).double()
     return {**dict(zip((PRODUCTS, TARGETS), sums, strict=True)), COUNTS: counts}
