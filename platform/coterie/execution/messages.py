@@ -16,6 +16,7 @@ from coterie.aggregation.exact import (
     check_value,
     magnitude,
 )
+from coterie.contract.metric import RESERVED
 from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
 from coterie.contract.roles import is_variance
 from coterie.contract.tensor_spec import ANY, DTYPES, LARGEST, Bounds, Length, TensorSpec
@@ -190,7 +191,9 @@ def size_of(tensors: Tensors) -> int:
 
 
 def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
-    """Return the metrics that a phase has to declare, and check the number of all others."""
+    """Return the metrics that a phase has to declare, and check names and number of all others."""
+    if taken := sorted(metrics.keys() & set(RESERVED)):
+        raise ContractError(f"metric: {taken[0]!r} names a column of every row; rename it.")
     if not phase.open_metrics:
         return set(metrics)
     if len(metrics) > _MOST_METRICS:

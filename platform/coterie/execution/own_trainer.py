@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import data_with
+from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
 
-_RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
-"""Names that the tracker reserves; a metric with such a name gets the prefix "logged/"."""
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
 """Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
 
@@ -87,7 +86,7 @@ def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
             continue
         number = float(value)
         if math.isfinite(number):
-            found[f"logged/{name}" if name in _RENAMED else name] = number
+            found[f"logged/{name}" if name in RESERVED else name] = number
     return found
 
 

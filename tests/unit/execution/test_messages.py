@@ -83,6 +83,10 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (Outcome(metrics={"acc": 1.0}), UNDECLARED.format("reports metric 'acc'", "metrics")),
         (
+            Outcome(metrics={"loss": 1.0, "messages": 1.0}),
+            "metric: 'messages' names a column of every row; rename it.",
+        ),
+        (
             Outcome(up=up(w=torch.zeros(3, 2))),
             "Slot 'encoder': 'w' has shape (3, 2) for (2, 3); send the server's shapes.",
         ),
