@@ -50,7 +50,7 @@ from coterie.aggregation.stage import (
 )
 from coterie.contract.method import Method
 from coterie.contract.phase import Phase, WeightedUpdate, summed
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, ContractError, RunError
 
 KEYS = "secure_aggregation"
 """The key of public keys and shares in the counts of bytes."""
@@ -115,10 +115,18 @@ class Masking(Stage):
         return True
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Count the bytes of masked contributions, which go to every slot and are larger."""
+        """Count the bytes of masked contributions, which go to every slot and are larger.
+
+        A slot that one client alone sends would be read as its own, so each client sends them all.
+        """
         if not task.phase_data:
             return sent
         require_sum(sent, "privacy.secure_aggregation")
+        if missing := sorted(task.layouts.keys() - sent.up.keys()):
+            raise ContractError(
+                f"Slot {missing[0]!r} is not sent: under privacy.secure_aggregation=true each "
+                "client sends all slots of a phase, so that no sum is of one client alone."
+            )
         masked = {slot: masked_bytes(layout) for slot, layout in task.layouts.items()}
         smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
