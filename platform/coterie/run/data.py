@@ -94,6 +94,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
         raise DataError(f"partition.{error}" if own else str(error)) from error
     _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
+    _check_private(config, parts)
     needed = load_target(target_of(config.method)).fewest_samples
     for client, rows in enumerate(parts):
         # What a site has is all that there is; dealt out, it is a mistake.
@@ -103,6 +104,19 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
                 f"{needed}; lower partition.clients, or choose a more even partition."
             )
     return data, parts
+
+
+def _check_private(config: RunConfig, parts: Sequence[Indices]) -> None:
+    """Refuse a sample of several clients where noise protects single samples: it counts in each."""
+    dp = config.privacy.dp
+    if dp.clip is None or not (dp.unit == "sample" or type(config.method).sums):
+        return
+    held = np.bincount(np.concatenate(parts))
+    if held.max(initial=0) > 1:
+        raise ConfigError(
+            f"partition: {int((held > 1).sum()):,} samples are with several clients, one of them "
+            f"{held.max()} times, and privacy.dp counts each sample once; give each to one client."
+        )
 
 
 def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:

@@ -185,7 +185,9 @@ def test_a_client_sends_all_slots_or_fails():
     passed = stage.contribute(Contribution(outcome=Outcome(up=whole), up=whole), task)
     assert passed.bytes_up.keys() == LAYOUTS.keys()
     part = contribution([0.5] * 8, 2, both=False)
-    with pytest.raises(ContractError, match=r"Slot 'b' is not sent: .* each client sends all slots"):
+    with pytest.raises(
+        ContractError, match=r"Slot 'b' is not sent: .* each client sends all slots"
+    ):
         stage.contribute(Contribution(outcome=Outcome(up=part), up=part), task)
     unmasked_task = replace(task, phase_data=None)
     sent = Contribution(outcome=Outcome(up=part), up=part)
