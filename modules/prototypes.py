@@ -137,7 +137,12 @@ class Prototypes(OnEncoder):
             return None
         most = self._config.prototypes
         number = TensorSpec(
-            shape=(range(most + 1),), dtype=torch.float64, lowest=0.0, highest=1.0, per_sample=True
+            as_long_as=POINTS,
+            shape=(range(most + 1),),
+            dtype=torch.float64,
+            lowest=0.0,
+            highest=1.0,
+            per_sample=True,
         )
         width = self._task.features
         return Phase(

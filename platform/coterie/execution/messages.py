@@ -293,6 +293,12 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
             raise ContractError(
                 f"{what}: {name!r} has shape {tuple(value.shape)}; send ({lengths})."
             )
+        other = None if spec.as_long_as is None else tensors.get(spec.as_long_as)
+        if other is not None and len(value) != len(other):
+            raise ContractError(
+                f"{what}: {name!r} has {len(value)} rows, and {spec.as_long_as!r} {len(other)}; "
+                "send as many."
+            )
         if value.numel() and (floating or spec.lowest is not None or spec.highest is not None):
             low, high = (bound.item() for bound in torch.aminmax(value.detach()))
             _check_range(f"{what}: {name!r}", low, high, spec, samples, floating=floating)

@@ -301,6 +301,19 @@ def test_another_shape_type_or_range_is_refused(outcome, sentence):
     assert str(caught.value).endswith(sentence)
 
 
+@pytest.mark.parametrize("rows", [3, 5])
+def test_tensors_that_belong_together_are_equally_long(rows):
+    numbers = TensorSpec(shape=(range(9),), as_long_as="points")
+    phase = replace(SPECS, specs={**SPECS.specs, "points": TensorSpec(shape=(range(9), 2))})
+    phase = replace(phase, specs={**phase.specs, "choice": numbers})
+    check(Outcome(gathered={"choice": torch.ones(4), "points": POINTS}), phase=phase)
+    uneven = Outcome(gathered={"choice": torch.ones(rows), "points": POINTS})
+    with pytest.raises(ContractError) as caught:
+        check(uneven, phase=phase)
+    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send as many."
+    assert str(caught.value) == says
+
+
 def test_where_the_clients_are_not_known_any_recipient_passes():
     check(Outcome(peer_messages={77: {"note": torch.ones(1)}}), clients=None)
 
