@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.kmeans import KMeansResult, kmeans
+from coterie.clustering.kmeans import KMeansResult, counted_means, kmeans
 from coterie.contract import (
     Client,
     Entry,
@@ -204,14 +204,14 @@ class _MinesCentroids(Method):
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
-        sizes = found.assignments.bincount(minlength=self._clusters)
+        centroids, sizes = counted_means(latent, found)
         kept = (sizes >= self._task.k_anonymity) | (self._task.k_anonymity == 1)
         note = (
             f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
             f"samples than privacy.k_anonymity={self._task.k_anonymity}"
         )
         return Outcome(
-            gathered={CENTROIDS: found.centroids[kept]},
+            gathered={CENTROIDS: centroids[kept]},
             smallest={CENTROIDS: fewest(sizes[kept])},
             note="" if bool(kept.all()) else note,
         )

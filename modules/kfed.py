@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import PositiveInt
 
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import counted_means, kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
 from coterie.contract import (
     Client,
@@ -69,7 +69,7 @@ class KFED(OnFixedEncoder):
         own = max(1, min(self._per_client, len(points) // k_anonymity))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        sizes = found.assignments.bincount(minlength=own)
+        centroids, sizes = counted_means(points, found)
         kept = (sizes >= k_anonymity) | (k_anonymity == 1)
         note = ""
         if not bool(kept.all()):
@@ -78,7 +78,7 @@ class KFED(OnFixedEncoder):
                 f"fewer samples than privacy.k_anonymity={k_anonymity}"
             )
         return Outcome(
-            gathered={CENTROIDS: found.centroids[kept]},
+            gathered={CENTROIDS: centroids[kept]},
             metrics={"loss": loss},
             smallest={CENTROIDS: fewest(sizes[kept])},
             note=note,

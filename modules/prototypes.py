@@ -22,7 +22,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from coterie.clustering.dense_prototypes import dense_clusters
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import counted_means, kmeans
 from coterie.clustering.lattice import LIMIT, on_lattice
 from coterie.clustering.prototypes import check_enough, cluster_prototypes, sizes
 from coterie.contract import (
@@ -173,11 +173,12 @@ class Prototypes(OnEncoder):
             seed=derive_seed(client.seed, "kmeans"),
             restarts=config.restarts,
         )
-        counts, scatter = sizes(points, found.centroids, found.assignments)
+        prototypes, _ = counted_means(points, found)
+        counts, scatter = sizes(points, prototypes, found.assignments)
         kept = counts >= self._minimum
         return Outcome(
             gathered={
-                POINTS: found.centroids[kept],
+                POINTS: prototypes[kept],
                 COUNTS: counts[kept],
                 SCATTER: scatter[kept],
             },
