@@ -163,10 +163,7 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
 
 
 def once(tensors: Tensors) -> WeightedUpdate:
-    """Return an outcome whose sums count once.
-
-    Weight 1, so that the mean is the sum by the number of clients.
-    """
+    """Return sums as a contribution of weight 1: their mean is the sum by the number of clients."""
     return WeightedUpdate(weight=1, tensors=tensors)
 
 
@@ -183,11 +180,11 @@ def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
 
 
 def moments_of(sums: Tensors) -> Moments:
-    """Return growing numbers of centroids with their iterations; the first is an eighth of all."""
+    """Return the moments of all samples, from the sums of `moment_sums` over all clients."""
     return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])
 
 
 def growth(prototypes: int) -> Schedule[int]:
-    """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
+    """Return growing numbers of centroids, each with its iterations; the first is an eighth."""
     sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))

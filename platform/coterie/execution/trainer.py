@@ -1,4 +1,4 @@
-"""The executor `lightning` and the choice of executor; only this file builds Trainers."""
+"""The executor `lightning`, and the choice of executor; `own_trainer` builds Trainers too."""
 
 import logging
 import warnings
