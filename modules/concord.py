@@ -288,10 +288,7 @@ class Concord(OnViews):
         return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the samples of each cluster.
-
-        For the labels, whose φ begins with 1, the first row.
-        """
+        """Return the number of samples of each cluster: for labels a row, since φ begins with 1."""
         if self._noisy is not None:
             return self._noisy.group_sizes(sums)
         if LABELS in sums:

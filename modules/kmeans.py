@@ -107,10 +107,7 @@ class KMeans(OnExactSums):
         return cluster_bounds(width, LIMIT, width * LIMIT**2)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Return the client's sums.
-
-        Over all its samples, or over those nearest to each centroid.
-        """
+        """Return sums over all samples of the client, or over those nearest to each centroid."""
         if self._noisy is not None:
             return self._noisy.client(self._embedded(client, slots), phase, slots, BEST)
         points = self._features(client, slots)
@@ -131,10 +128,7 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Draw starts from the moments of all samples, or move the centroids.
-
-        Then Lloyd's step for every start that moves.
-        """
+        """Draw starts from the moments of all samples, or take Lloyd's step of those that move."""
         if self._noisy is not None:
             best = self._noisy.after(server, means)
             zeros = torch.zeros(len(best), best.shape[1] + 1, dtype=torch.float64)

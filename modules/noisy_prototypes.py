@@ -134,10 +134,7 @@ class NoisyPrototypes:
     def after(
         self, server: ServerState, phase: Phase, means: Mapping[str, WeightedUpdate]
     ) -> ServerState:
-        """Return the projection from noisy moments.
-
-        Then centroids, and the clusters of the good ones.
-        """
+        """Compute the projection from noisy moments, or centroids and the clusters of good ones."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])

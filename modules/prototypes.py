@@ -114,10 +114,7 @@ class Prototypes(OnEncoder):
             self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built.
-
-        Under differential privacy the moments too, still zero.
-        """
+        """Return the encoder as built and, under differential privacy, moments of zero."""
         server = super().init(sizes, seed)
         if self._noisy is None:
             enough = [size for size in sizes.values() if size >= self._minimum]
@@ -127,10 +124,7 @@ class Prototypes(OnEncoder):
         return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the only phase.
-
-        Under differential privacy, moments and then an iteration a round.
-        """
+        """Return the only phase; under differential privacy, moments and then iterations."""
         if self._noisy is not None:
             return self._noisy.next(server)
         if server.round:
@@ -220,10 +214,7 @@ class Prototypes(OnEncoder):
         )
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster, under differential privacy.
-
-        Else there are no sums.
-        """
+        """Return the number of samples of each cluster; only differential privacy has sums."""
         return {} if self._noisy is None else self._noisy.group_sizes(sums)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:

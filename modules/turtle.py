@@ -120,10 +120,7 @@ class Turtle(OnExactSums):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """Return bounds on what a sample adds to each sum.
-
-        Φ begins with 1, other features are within its scale.
-        """
+        """Return bounds on what a sample adds to each sum: φ is 1 and values within a scale."""
         if name == MOMENTS:
             return self._moment_bounds()
         features = len(server.slots[SCATTER][SCATTER])
@@ -163,10 +160,7 @@ class Turtle(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Compute the projection and random labels, or take a step.
-
-        Then a step of these, and their classifier.
-        """
+        """Compute the projection, then random labels, then steps of these and their classifiers."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == SCATTER:

@@ -136,10 +136,7 @@ class Method(Protocol):
         """Return the phase that follows this state; None at the end."""
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """Return the slots of `phase.down` for the clients.
-
-        By default those of the server's state.
-        """
+        """Return the slots of `phase.down`, by default as they are in the server's state."""
         return {slot: server.slots[slot] for slot in phase.down}
 
     @abstractmethod
@@ -165,10 +162,7 @@ class Method(Protocol):
 
     @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the model to evaluate and save.
-
-        The server's (None), or the one a client would use.
-        """
+        """Return the model to evaluate and save: the server's (None), or that of a client."""
 
 
 @runtime_checkable

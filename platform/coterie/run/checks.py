@@ -46,20 +46,14 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
 
 def cluster_number(config: RunConfig, classes: int) -> int:
-    """Return the number of clusters: as configured, else the number of classes.
-
-    0 if neither is known.
-    """
+    """Return the configured number of clusters, else the number of classes; 0 without either."""
     section, _, name = cluster_key(config).partition(".")
     given: int | None = getattr(getattr(config, section), name)
     return given or classes
 
 
 def cluster_key(config: RunConfig) -> str:
-    """Return the config key of the number of clusters.
-
-    The method's, else `evaluation.clusters`.
-    """
+    """Return the config key of the number of clusters: the method's, else `evaluation.clusters`."""
     own = type(config.method).sample_clusters
     return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
 

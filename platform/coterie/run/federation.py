@@ -320,10 +320,7 @@ class Federation:
 
 
 def _failure(error: BaseException) -> BaseException:
-    """Return the error to end a run with.
-
-    Code that calls `sys.exit(0)` in it has not completed it.
-    """
+    """Return the error to end a run with; code that calls `sys.exit(0)` has not completed it."""
     if isinstance(error, SystemExit | GeneratorExit):
         return RunError(
             f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
