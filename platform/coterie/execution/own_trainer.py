@@ -21,6 +21,7 @@ from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
+from coterie.execution.batches import share_of_steps
 from coterie.execution.trainer import LightningTrainer
 
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
@@ -204,8 +205,7 @@ class _Follow(Callback):
             count = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
             count.ready = count.completed = count.completed * len(trainer.optimizers)
         if self._work < 1:
-            whole = self._whole * trainer.num_training_batches
-            self._most = max(1, math.floor(round(self._work * whole, 9)))
+            self._most = share_of_steps(self._work, self._whole * trainer.num_training_batches)
         if self._kept is not None:
             _restore(trainer, self._kept)
 
