@@ -284,9 +284,8 @@ def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
 def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
     """Return which elements of all slots are running statistics, whose update is set to zero."""
     layouts = [run.layouts[slot] for slot in sorted(run.layouts)]
-    fields = [pair for of in layouts for pair in zip(of.names, of.shapes, strict=True)]
-    sizes = [math.prod(shape) for _, shape in fields]
-    return np.repeat([is_statistic(name) for name, _ in fields], sizes)
+    statistics = [is_statistic(name) for layout in layouts for name in layout.names]
+    return np.repeat(statistics, [size for layout in layouts for size in layout.sizes])
 
 
 def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
