@@ -300,6 +300,13 @@ class Layout:
         return sum(self.sizes)
 
 
+def totals(
+    sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]
+) -> dict[str, FixedPointSum]:
+    """Return each slot's sum, in alphabetical order; zeros without contributions."""
+    return {slot: sums.get(slot) or layouts[slot].zeros() for slot in sorted(layouts)}
+
+
 def magnitude(values: Tensor) -> float:
     """Return the largest absolute value: 0 for an empty tensor, NaN or infinity if one occurs."""
     if not values.numel():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.clipping import STEPS, Sensitivity, clipped
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
-from coterie.aggregation.exact import ExactMeans
+from coterie.aggregation.exact import ExactMeans, totals
 from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
 from coterie.aggregation.sample_noise import SampleNoise, noisy_training
 from coterie.aggregation.stage import (
@@ -276,9 +276,9 @@ def place(phase: Phase) -> str:
 
 def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
     """Return the bytes of all slots' sums."""
-    found = [sums.sums.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
-    totals = [limb.long().numpy().tobytes() for each in found for limb in (each.high, each.low)]
-    return b"".join(totals)
+    found = totals(sums.sums, run.layouts).values()
+    limbs = (limb for total in found for limb in (total.high, total.low))
+    return b"".join(limb.long().numpy().tobytes() for limb in limbs)
 
 
 def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
@@ -291,12 +291,11 @@ def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
 def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
     """Return all slots' sums as one vector of integers in units of 2^-20, zeros if absent."""
     parts = []
-    for slot in sorted(run.layouts):
-        totals = sums.sums.get(slot) or run.layouts[slot].zeros()
-        if totals.low.any():
+    for slot, total in totals(sums.sums, run.layouts).items():
+        if total.low.any():
             raise ContractError(
                 f"Slot {slot!r}: under privacy.dp sums over samples are multiples of 2^-20; round "
                 "what a client sends."
             )
-        parts.append(totals.high.long().numpy())
+        parts.append(total.high.long().numpy())
     return np.concatenate(parts)
