@@ -177,23 +177,19 @@ class Noise(Stage):
         if bound is None:  # clients have trained with noise
             self._pay(run, self._tag(place(run.phase), _bytes(run, sums)).hex())
             return sums.result()
-        whole = _whole(run, sums)
-        tag = self._tag(f"{place(run.phase)}{sigma(self._dp, bound)} ", whole.tobytes())
+        whole, deviation = _whole(run, sums), sigma(self._dp, bound)
+        tag = self._tag(f"{place(run.phase)}{deviation} ", whole.tobytes())
         self._pay(run, tag.hex())
         stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
-        noise = discrete_gaussian(stream, sigma(self._dp, bound), len(whole))
-        noisy = whole + np.where(_statistics(run), 0, noise)
-        count = len(run.sizes) if bound.clips else 1
-        means, start = {}, 0
-        for slot in sorted(run.layouts):
-            layout = run.layouts[slot]
-            flat = torch.from_numpy(noisy[start : start + layout.elements]).double()
-            start += layout.elements
-            if bound.clips:
-                flat = layout.flatten(run.offered[slot]).double() + flat / STEPS / count
-            else:
-                flat = flat / STEPS
-            means[slot] = WeightedUpdate(weight=1, tensors=layout.restore(flat))
+        noise = discrete_gaussian(stream, deviation, len(whole))
+        noisy = torch.from_numpy(whole + np.where(_statistics(run), 0, noise)).double() / STEPS
+        layouts = {slot: run.layouts[slot] for slot in sorted(run.layouts)}
+        parts = torch.split(noisy, [layout.elements for layout in layouts.values()])
+        means = {}
+        for (slot, layout), part in zip(layouts.items(), parts, strict=True):
+            if bound.clips:  # a sum of updates
+                part.div_(len(run.sizes)).add_(layout.flatten(run.offered[slot]))
+            means[slot] = WeightedUpdate(weight=1, tensors=layout.restore(part))
         return means
 
     def audit(
