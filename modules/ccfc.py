@@ -205,7 +205,7 @@ class _MinesCentroids(Method):
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
         centroids, sizes = counted_means(latent, found)
-        kept = (sizes >= self._task.k_anonymity) | (self._task.k_anonymity == 1)
+        kept = self._task.enough(sizes)
         note = (
             f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
             f"samples than privacy.k_anonymity={self._task.k_anonymity}"

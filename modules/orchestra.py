@@ -278,7 +278,7 @@ class Orchestra(Method):
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
         found, assigned = local_centroids(z, clusters, seed=seed, balanced=balanced)
         sizes, note = assigned.bincount(minlength=clusters), ""
-        kept = (sizes >= k_anonymity) | (k_anonymity == 1)
+        kept = self._task.enough(sizes)
         if k_anonymity == 1 and len(z) < 2 * wanted:
             note = (
                 f"it has {len(z)} samples in memory, fewer than two for each of "

@@ -71,6 +71,13 @@ class Task:
         """The width of a representation."""
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
+    def enough(self, samples: Tensor) -> Tensor:
+        """Return which of these numbers of samples let a client send a vector that stands for them.
+
+        Those from `k_anonymity` on; without it all, even 0.
+        """
+        return (samples >= self.k_anonymity) | (self.k_anonymity == 1)
+
     def dumped(self) -> dict[str, Any]:
         """Return the task as plain values."""
         plain = {"shape": [*self.shape], "dtype": str(self.dtype).removeprefix("torch.")}
