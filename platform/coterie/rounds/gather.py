@@ -23,7 +23,9 @@ from coterie.execution.events import (
     PhaseRequest,
 )
 from coterie.execution.packing import unpack
-from coterie.rounds.failure_log import FAILURES
+
+FAILURES = "failures.log"
+"""The log of failed tasks' tracebacks in a run's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

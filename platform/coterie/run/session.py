@@ -24,7 +24,7 @@ from coterie.errors import DataError, RunError, reason
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
-from coterie.rounds.failure_log import FAILURES, FailureLog
+from coterie.rounds.gather import FAILURES
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
@@ -36,6 +36,7 @@ from coterie.run.outputs import draw_figures, summary_of, write_assignments, wri
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_metrics, make_scorer
+from coterie.tracking.failure_log import FailureLog
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog, flat
 from coterie.tracking.noise_file import NoiseFile
