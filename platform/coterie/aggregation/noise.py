@@ -177,7 +177,7 @@ class Noise(Stage):
         if bound is None:  # clients have trained with noise
             self._pay(run, self._tag(place(run.phase), _bytes(run, sums)).hex())
             return sums.result()
-        whole, deviation = _whole(run, sums), sigma(self._dp, bound)
+        whole, deviation = _whole(run, sums), sigma(self._dp, bound.steps)
         tag = self._tag(f"{place(run.phase)}{deviation} ", whole.tobytes())
         self._pay(run, tag.hex())
         stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
@@ -224,11 +224,10 @@ class Noise(Stage):
 
     def _training(self, phase: Phase, client: int) -> SampleNoise:
         assert self._dp.clip is not None
-        assert self._dp.noise_multiplier is not None
         context = f"training {place(phase)}{client}".encode()
         return SampleNoise(
             clip=self._dp.clip,
-            sigma=math.ceil(Fraction(self._dp.noise_multiplier) * STEPS),
+            sigma=sigma(self._dp, STEPS),
             epochs=self._epochs,
             key=hmac.digest(self.ledger.secret, context, "sha256"),
         )
@@ -259,10 +258,10 @@ class Noise(Stage):
         return epsilon(releases, self._dp.noise_multiplier, self._dp.delta)
 
 
-def sigma(config: DPConfig, bound: Sensitivity) -> int:
-    """Return the noise's standard deviation in units of 2^-20, rounded up."""
-    assert config.noise_multiplier is not None
-    return math.ceil(Fraction(config.noise_multiplier) * bound.steps)
+def sigma(config: DPConfig, steps: int) -> int:
+    """Return the noise's standard deviation for a sensitivity, both in steps, rounded up."""
+    assert config.noise_multiplier is not None  # as there is a clip
+    return math.ceil(Fraction(config.noise_multiplier) * steps)
 
 
 def place(phase: Phase) -> str:
