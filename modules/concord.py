@@ -315,23 +315,21 @@ class Concord(OnViews):
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
         """Return the projection, and centroids drawn from the samples' moments."""
-        moments = moments_of(sums)
+        moments, config = moments_of(sums), self._config
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
-        mean = on_lattice(moments.mean)
-        config = self._config
         widest = max(config.components, config.wide)
         steps = discriminant(moments.covariance, widest, within, config.ridge)
-        project = LatticeProjection(mean, directions(steps[:, : config.components]))
-        most = max(1, moments.count // (4 * self._config.minimum))
-        first, centroids = min(self._schedule.stages[0][0], most), {}
-        for start in map(str, range(config.restarts)):
-            drawn = moments.draws(first, draws(server, "starts", start))
-            centroids[start] = on_lattice(project(off_lattice(drawn)))
-        wide = directions(steps[:, : config.wide])
+        mean = on_lattice(moments.mean)
         slots = {
-            PROJECTION: {"mean": mean, "directions": project.directions},
-            WIDE: {"mean": mean, "directions": wide},
+            PROJECTION: {"mean": mean, "directions": directions(steps[:, : config.components])},
+            WIDE: {"mean": mean, "directions": directions(steps[:, : config.wide])},
         }
+        project = LatticeProjection(**slots[PROJECTION])
+        most = max(1, moments.count // (4 * config.minimum))
+        number, centroids = min(self._schedule.stages[0][0], most), {}
+        for start in map(str, range(config.restarts)):
+            drawn = moments.draws(number, draws(server, "starts", start))
+            centroids[start] = on_lattice(project(off_lattice(drawn)))
         return _with_centroids(with_slots(server, slots), phase, centroids)
 
     def _clustered(
