@@ -77,9 +77,10 @@ from coterie.modules.exact_sums import (
     moments_of,
     once,
     project_in,
+    sums_phase,
     with_slots,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
@@ -195,15 +196,8 @@ class Concord(OnViews):
         else:
             name = PROTOTYPES if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
-        return Phase(
-            name=name,
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER, *down}),
-            up=frozenset({up}),
-            metrics=frozenset({"loss"} if name == PROTOTYPES else ()),
-            bounds={up: self._bounds(name, server)},
-        )
+        bounds, loss = self._bounds(name, server), name == PROTOTYPES
+        return sums_phase(server, name, down, up, bounds, loss=loss)
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
         """Return bounds on what a sample adds to a phase's sums.

@@ -4,7 +4,7 @@ Sums are on a lattice (`coterie.clustering.lattice`), so the sum over all client
 that follows, is the same for every split of the samples, to the bit.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from coterie.config.method import MethodConfig
 from coterie.contract import (
     Bounds,
     Client,
+    Phase,
     Schedule,
     ServerState,
     Slots,
@@ -29,7 +30,7 @@ from coterie.contract import (
     derive_seed,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.modules.fixed_encoder import OnEncoder
+from coterie.modules.fixed_encoder import ENCODER, OnEncoder
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.warps import Warp
@@ -98,6 +99,36 @@ class OnExactSums(OnEncoder):
             return client.state[POINTS]
         project = LatticeProjection(**slots[PROJECTION])
         return on_lattice(project(off_lattice(self._features(client, slots)))).to(torch.int16)
+
+
+def sums_phase(
+    server: ServerState,
+    name: str,
+    down: Iterable[str],
+    up: str,
+    bounds: Mapping[str, Bounds],
+    *,
+    loss: bool = False,
+) -> Phase:
+    """Return the next round, in which clients send sums over their samples.
+
+    Args:
+        server: The state before it.
+        name: The phase's name.
+        down: The slots that clients receive besides the encoder.
+        up: The slot of the sums.
+        bounds: Of what a sample adds to each sum.
+        loss: Whether clients report one.
+    """
+    return Phase(
+        name=name,
+        stage="clustering",
+        round=server.round + 1,
+        down=frozenset({ENCODER, *down}),
+        up=frozenset({up}),
+        metrics=frozenset({"loss"} if loss else ()),
+        bounds={up: bounds},
+    )
 
 
 def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:

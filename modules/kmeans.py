@@ -19,7 +19,6 @@ from torch import Tensor
 from coterie.clustering.exact_kmeans import ClusterSums, moved
 from coterie.clustering.lattice import LIMIT, off_lattice, sums_of_starts
 from coterie.contract import (
-    Bounds,
     Client,
     Outcome,
     Phase,
@@ -42,6 +41,7 @@ from coterie.modules.exact_sums import (
     moment_sums,
     moments_of,
     once,
+    sums_phase,
 )
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 from coterie.modules.noisy_lloyd import NoisyLloyd
@@ -91,20 +91,11 @@ class KMeans(OnExactSums):
             return None
         if self._noisy is not None:
             return self._noisy.next(server)
-        first = CENTROIDS not in server.slots
-        return Phase(
-            name=MOMENTS if first else "lloyd",
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
-            up=frozenset({MOMENTS if first else SUMS}),
-            metrics=frozenset() if first else frozenset({"loss"}),
-            bounds={MOMENTS: self._moment_bounds()} if first else {SUMS: self._sum_bounds()},
-        )
-
-    def _sum_bounds(self) -> dict[str, Bounds]:
+        if CENTROIDS not in server.slots:
+            return sums_phase(server, MOMENTS, (), MOMENTS, self._moment_bounds())
         width = self._task.features
-        return cluster_bounds(width, LIMIT, width * LIMIT**2)
+        bounds = cluster_bounds(width, LIMIT, width * LIMIT**2)
+        return sums_phase(server, "lloyd", (CENTROIDS,), SUMS, bounds, loss=True)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return sums over all samples of the client, or over those nearest to each centroid."""

@@ -11,6 +11,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -46,8 +47,9 @@ from coterie.modules.exact_sums import (
     discriminant,
     draws,
     once,
+    sums_phase,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_lloyd import NoisyLloyd
 from coterie.networks.prototypes import LatticeProjection, directions
 from coterie.networks.warps import Warp
@@ -103,21 +105,17 @@ class NoisyPrototypes:
         """Return the next phase: the moments, then iterations."""
         if server.round >= self.rounds:
             return None
-        first = PROJECTION not in server.slots
-        names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else [])) if first else (SUMS,)
-        return Phase(
-            name=MOMENTS if first else PROTOTYPES,
-            stage="clustering",
-            round=server.round + 1,
-            cohort=self._cohort,
-            down=frozenset({ENCODER, *(() if first else (PROJECTION, CENTROIDS))}),
-            up=frozenset({MOMENTS if first else SUMS}),
-            bounds={MOMENTS if first else SUMS: dict.fromkeys(names, Bounds(highest=1.0))},
-            # In each of the moments a sample has a norm of 1 at most.
-            sensitivity=math.nextafter(math.sqrt(len(names)), math.inf)
-            if first
-            else self._lloyd.sensitivity,
-        )
+        if PROJECTION in server.slots:
+            bounds, sensitivity = {SUMS: Bounds(highest=1.0)}, self._lloyd.sensitivity
+            phase = sums_phase(server, PROTOTYPES, (PROJECTION, CENTROIDS), SUMS, bounds)
+        else:
+            names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else []))
+            phase = sums_phase(
+                server, MOMENTS, (), MOMENTS, dict.fromkeys(names, Bounds(highest=1.0))
+            )
+            # In each of them a sample has a norm of 1 at most.
+            sensitivity = math.nextafter(math.sqrt(len(names)), math.inf)
+        return replace(phase, cohort=self._cohort, sensitivity=sensitivity)
 
     def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
         """Return the client's sums; its projected samples stay with it from task to task."""

@@ -51,8 +51,8 @@ from coterie.modules.exact_sums import (
     moments_of,
     once,
     project_in,
+    sums_phase,
 )
-from coterie.modules.fixed_encoder import ENCODER
 from coterie.networks.branch import cluster_count
 from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
 from coterie.networks.prototypes import directions
@@ -109,15 +109,8 @@ class Turtle(OnExactSums):
         projected = LABELS if TASK in server.slots else SCATTER
         name = projected if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
-        return Phase(
-            name=name,
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER, *down}),
-            up=frozenset({up}),
-            metrics=frozenset({"loss"} if name == LABELS else ()),
-            bounds={up: self._bounds(name, server)},
-        )
+        bounds, loss = self._bounds(name, server), name == LABELS
+        return sums_phase(server, name, down, up, bounds, loss=loss)
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
         """Return bounds on what a sample adds to each sum: φ is 1 and values within a scale."""
