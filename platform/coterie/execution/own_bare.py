@@ -16,22 +16,19 @@ _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batc
 
 @dataclass
 class _Epochs:
-    """A user's loader repeated over several epochs, up to a number of steps."""
+    """A user's loader repeated over several epochs, up to the steps that are left."""
 
     loader: Any
     epoch: int
     epochs: int
     steps: int
 
-    def __post_init__(self) -> None:
-        self._left = self.steps
-
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        now = min(self._left, len(self))
-        self._left -= now
+        now = min(self.steps, len(self))
+        self.steps -= now
         if hasattr(self.loader.sampler, "set_epoch"):
             self.loader.sampler.set_epoch(self.epoch)
         self.epoch += 1
