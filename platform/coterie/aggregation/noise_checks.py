@@ -23,12 +23,12 @@ def check_noise(start: Start) -> None:
     """Check that the run's sums can be made private, and that the budget pays for one."""
     config, method, dp = start.config, start.method, start.config.privacy.dp
     if dp.unit == "sample":
-        check_installed("privacy.dp.unit=sample")
-    if config.compile and dp.unit == "sample":
-        raise ConfigError(
-            f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient comes "
-            "from hooks, which compiled encoders may pass by; leave one of the two out."
-        )
+        check_installed()
+        if config.compile:
+            raise ConfigError(
+                f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient "
+                "comes from hooks, which compiled encoders may pass by; leave one of the two out."
+            )
     rule = config.aggregation.rule
     if rule not in ("weighted", "equal"):
         raise ConfigError(
