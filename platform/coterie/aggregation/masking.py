@@ -46,6 +46,7 @@ from coterie.aggregation.stage import (
     Stage,
     StageTask,
     Start,
+    besides_sums,
     require_sum,
 )
 from coterie.contract.method import Method
@@ -209,13 +210,11 @@ class Masking(Stage):
 
 def check_sums_only(phase: Phase) -> None:
     """Raise a ConfigError if clients send anything but sums, to the server or to each other."""
-    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
-        if keys:
-            raise ConfigError(
-                f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
-                f"phase {phase.name!r}, which is not a sum; leave it out, or choose a method whose "
-                "clients send sums only, such as fedavg or concord."
-            )
+    if told := besides_sums(phase):
+        raise ConfigError(
+            f"privacy.secure_aggregation=true: {told}, which is not a sum; leave it out, or choose "
+            "a method whose clients send sums only, such as fedavg or concord."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

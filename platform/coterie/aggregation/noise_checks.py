@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
 from coterie.aggregation.sample_noise import check_installed, check_unmixed
-from coterie.aggregation.stage import Start
+from coterie.aggregation.stage import Start, besides_sums
 from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
@@ -62,12 +62,8 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
     """
     assert config.clip is not None
     key = f"privacy.dp.clip={config.clip:g}"
-    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
-        if keys:
-            raise ConfigError(
-                f"{key}: clients send the {kind} {sorted(keys)[0]!r} in phase {phase.name!r}, "
-                f"which no noise protects; {_OTHERS}"
-            )
+    if told := besides_sums(phase):
+        raise ConfigError(f"{key}: {told}, which no noise protects; {_OTHERS}")
     if phase.sensitivity is not None:
         return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
     if config.unit == "sample":
