@@ -196,7 +196,6 @@ class Gathering(Protocol):
     Attributes:
         sums: The exact sums over all clients so far.
         calls: Call to the clients whose tasks in it count.
-        retries: Whether the policy gives a failed client a second try.
     """
 
     sums: ExactMeans
