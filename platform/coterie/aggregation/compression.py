@@ -71,7 +71,7 @@ class Compression(Stage):
         }
         if not updates:
             return sent
-        generator = torch.Generator().manual_seed(derive_seed(task.seed, "compression") % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(task.seed, "compression"))
         if self._config.compression == "int8":
             kept: Updates = {}
             coarse = {key: int8(update, generator) for key, update in updates.items()}

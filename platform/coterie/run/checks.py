@@ -29,7 +29,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
-        _check_slice(config)
+        _check_reserved(config)
     _check_clusters(config, data)
     best = config.checkpoint.best
     if best is not None and not _labelled(config, data):
@@ -105,7 +105,7 @@ def _labelled(config: RunConfig, data: DataArrays) -> bool:
     return data.labels is not None and bool((data.labels >= 0).any())
 
 
-def _check_slice(config: RunConfig) -> None:
+def _check_reserved(config: RunConfig) -> None:
     """Check that actors reserve a GPU, without which they use none."""
     if not config.cluster.gpus_per_client:
         raise ConfigError(
