@@ -179,7 +179,7 @@ class Concord(OnViews):
         """Return the encoder, and no sums yet."""
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
-            return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
+            return with_slots(server, {MOMENTS: self._noisy.start()})
         check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
         return server
 

@@ -82,7 +82,7 @@ class KMeans(OnExactSums):
         server = super().init(sizes, seed)
         if self._noisy is None:
             return server
-        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start(self._task.features)}
+        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start()}
         return replace(server, slots=slots)
 
     def next(self, server: ServerState) -> Phase | None:

@@ -51,7 +51,7 @@ class NoisyLloyd:
             raise ConfigError(
                 f"privacy.dp.clip={clip:g}: exact sums take at most {LIMIT}; scale the features."
             )
-        self._clip, self._clusters = clip, clusters
+        self._clip, self._clusters, self._features = clip, clusters, features
         self._weight = max(1, math.floor(clip * features**-0.25 * _STEPS)) / _STEPS
 
     @property
@@ -64,9 +64,9 @@ class NoisyLloyd:
         counts: Tensor = sums[..., -1] / self._weight
         return counts.round()
 
-    def start(self, features: int) -> dict[str, Tensor]:
+    def start(self) -> dict[str, Tensor]:
         """Return the sums' shapes, for one cluster of all samples."""
-        return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
+        return {SUMS: torch.zeros(1, self._features + 1, dtype=torch.float64)}
 
     def next(self, server: ServerState) -> Phase:
         """Return the next phase: the mean of all samples, then iterations."""

@@ -88,17 +88,19 @@ class NoisyPrototypes:
         ridge: float = 0.0,
         cohort: float = 1.0,
     ) -> None:
-        self._clip, self._clusters, self._prototypes = clip, clusters, prototypes
+        self._clip, self._features = clip, features
+        self._clusters, self._prototypes = clusters, prototypes
         self._components, self._neighbours = min(components, features), neighbours
         self._warps, self._ridge, self._cohort = warps, ridge, cohort
         self._lloyd = NoisyLloyd(1.0, prototypes, self._components, 1)
         self.rounds = 1 + ITERATIONS
 
-    def start(self, features: int) -> dict[str, Tensor]:
+    def start(self) -> dict[str, Tensor]:
         """Return the moments' shapes."""
-        shapes = {COUNT: (1,), TOTAL: (features,), PRODUCTS: (features, features)}
+        square = (self._features, self._features)
+        shapes = {COUNT: (1,), TOTAL: (self._features,), PRODUCTS: square}
         if self._warps:
-            shapes[WARPED] = (features, features)
+            shapes[WARPED] = square
         return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     def next(self, server: ServerState) -> Phase | None:

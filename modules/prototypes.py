@@ -121,7 +121,7 @@ class Prototypes(OnEncoder):
             most = sum(max(1, size // (2 * self._minimum)) for size in enough)
             check_enough(most, sum(sizes.values()), self._clusters)
             return server
-        return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
+        return with_slots(server, {MOMENTS: self._noisy.start()})
 
     def next(self, server: ServerState) -> Phase | None:
         """Return the only phase; under differential privacy, moments and then iterations."""
