@@ -68,7 +68,9 @@ from coterie.modules.exact_sums import (
     POINTS,
     PRODUCTS,
     PROJECTION,
+    PROTOTYPES,
     SUMS,
+    WARPED,
     ExactSumsConfig,
     cluster_bounds,
     discriminant,
@@ -81,7 +83,7 @@ from coterie.modules.exact_sums import (
     with_slots,
 )
 from coterie.modules.fixed_encoder import CENTROIDS
-from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
     OWN,

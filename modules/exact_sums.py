@@ -36,8 +36,8 @@ from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.warps import Warp
 
 MOMENTS, SUMS = "moments", "sums"
-COUNT, TOTAL, PRODUCTS = "count", "total", "products"
-PROJECTION, POINTS = "projection", "points"
+COUNT, TOTAL, PRODUCTS, WARPED = "count", "total", "products", "warped"
+PROJECTION, POINTS, PROTOTYPES = "projection", "points", "prototypes"
 _ITERATIONS = (3, 2, 2, 6)
 _ROWS = 2048
 """Samples that are warped at a time."""

@@ -40,8 +40,10 @@ from coterie.modules.exact_sums import (
     POINTS,
     PRODUCTS,
     PROJECTION,
+    PROTOTYPES,
     SUMS,
     TOTAL,
+    WARPED,
     Embed,
     differences,
     discriminant,
@@ -54,7 +56,6 @@ from coterie.modules.noisy_lloyd import NoisyLloyd
 from coterie.networks.prototypes import LatticeProjection, directions
 from coterie.networks.warps import Warp
 
-PROTOTYPES, WARPED = "prototypes", "warped"
 ITERATIONS = 8
 _FEWEST = 1 / 5
 """Share of the mean prototype's samples below which a prototype is dropped as noise."""

@@ -41,9 +41,9 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
+from coterie.modules.exact_sums import MOMENTS, POINTS, PROTOTYPES, project_in, with_slots
 from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
-from coterie.modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.networks.prototypes import BoundedPrototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
 

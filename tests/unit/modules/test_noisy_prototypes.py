@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from coterie.contract import ServerState, WeightedUpdate
 from coterie.errors import RunError
-from coterie.modules.exact_sums import COUNT, MOMENTS, PRODUCTS, PROJECTION, SUMS, TOTAL
+from coterie.modules.exact_sums import (
+    COUNT,
+    MOMENTS,
+    PRODUCTS,
+    PROJECTION,
+    PROTOTYPES,
+    SUMS,
+    TOTAL,
+    WARPED,
+)
 from coterie.modules.fixed_encoder import CENTROIDS
-from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.networks.prototypes import LatticeProjection, Prototypes
 from tests.builders.vectors import GROUPS, blobs, same_partition
 
