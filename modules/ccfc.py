@@ -83,10 +83,10 @@ class _MinesCentroids(Method):
         Raises:
             ConfigError: If a client has fewer samples than clusters, or `alone` is not a client.
         """
-        client, fewest = min(sizes.items(), key=lambda item: item[1])
-        if fewest < self._clusters:
+        client, least = min(sizes.items(), key=lambda item: item[1])
+        if least < self._clusters:
             raise ConfigError(
-                f"method.clusters={self._clusters}: client {client} has {fewest} samples, and each "
+                f"method.clusters={self._clusters}: client {client} has {least} samples, and each "
                 "client mines as many centroids; lower it or choose fewer clients."
             )
         if self._config.alone is not None and self._config.alone not in sizes:
@@ -205,15 +205,17 @@ class _MinesCentroids(Method):
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
         centroids, sizes = counted_means(latent, found)
-        kept = (sizes >= self._task.k_anonymity) | (self._task.k_anonymity == 1)
-        note = (
-            f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
-            f"samples than privacy.k_anonymity={self._task.k_anonymity}"
-        )
+        kept = self._task.enough(sizes)
+        note = ""
+        if not bool(kept.all()):
+            note = (
+                f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for "
+                f"fewer samples than privacy.k_anonymity={self._task.k_anonymity}"
+            )
         return Outcome(
             gathered={CENTROIDS: centroids[kept]},
             smallest={CENTROIDS: fewest(sizes[kept])},
-            note="" if bool(kept.all()) else note,
+            note=note,
         )
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:

@@ -30,7 +30,7 @@ class Metric(ABC):
 
     @property
     def name(self) -> str:
-        """The metric's name in the group `own`."""
+        """The metric's name in the group `custom`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Checks and measures every message: declared keys, shapes, types and ranges, bytes."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
@@ -166,11 +166,7 @@ def bytes_up(outcome: Outcome) -> dict[str, int]:
 
 def bytes_peer(outcome: Outcome) -> dict[str, int]:
     """Return the bytes sent to other clients, by key, over all recipients."""
-    sizes: dict[str, int] = {}
-    for message in outcome.peer_messages.values():
-        for key, value in message.items():
-            sizes[key] = sizes.get(key, 0) + value.nbytes
-    return sizes
+    return _over_recipients(outcome, lambda value: value.nbytes)
 
 
 def items_peer(outcome: Outcome) -> dict[str, int]:
@@ -178,11 +174,15 @@ def items_peer(outcome: Outcome) -> dict[str, int]:
 
     A tensor without dimensions counts as one.
     """
-    counts: dict[str, int] = {}
+    return _over_recipients(outcome, lambda value: len(value) if value.ndim else 1)
+
+
+def _over_recipients(outcome: Outcome, measure: Callable[[Tensor], int]) -> dict[str, int]:
+    sums: dict[str, int] = {}
     for message in outcome.peer_messages.values():
         for key, value in message.items():
-            counts[key] = counts.get(key, 0) + (len(value) if value.ndim else 1)
-    return counts
+            sums[key] = sums.get(key, 0) + measure(value)
+    return sums
 
 
 def size_of(tensors: Tensors) -> int:
@@ -283,10 +283,8 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
         spec = phase.specs.get(name, ANY)
         _check_tensor(what, name, value)
         floating = value.is_floating_point()
-        wanted = {"real": True, "floating": floating}.get(
-            str(spec.dtype), value.dtype == spec.dtype
-        )
-        if not wanted:
+        accepted = floating if spec.dtype == "floating" else spec.dtype in ("real", value.dtype)
+        if not accepted:
             raise ContractError(f"{what}: {name!r} is {value.dtype}; send {spec.dtype}.")
         if spec.shape is not None and not _fits(tuple(value.shape), spec.shape):
             lengths = ", ".join(_shown(length) for length in spec.shape)
