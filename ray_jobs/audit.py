@@ -56,7 +56,6 @@ def _audit(arguments: Sequence[str]) -> int:
     config = changed_config(directory, changes, options.trust)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.audit import audit_run
-    from coterie.run.audit_conclusions import conclusions
     from coterie.run.audit_tables import attacks_table, messages_table
 
     folder = directory.path if options.out is None else local_path("out", options.out)
@@ -66,7 +65,7 @@ def _audit(arguments: Sequence[str]) -> int:
     console.print(messages_table(done.keys))
     if done.attacks:
         console.print(attacks_table(done.attacks))
-    for sentence in conclusions(done.keys, done.attacks, config.privacy):
+    for sentence in done.conclusions:
         console.print(sentence, highlight=False)
     if done.note:
         console.print(done.note, highlight=False)

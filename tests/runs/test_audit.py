@@ -162,5 +162,16 @@ def test_a_damaged_table_of_clients_is_refused_in_a_sentence(overfitted, tmp_pat
     assert "which clients took part cannot be read" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"privacy": {"epsilon": "x"}}', "[]"])
+def test_a_damaged_summary_is_refused_or_says_nothing(overfitted, tmp_path, capsys, text):
+    run = tmp_path / "run"
+    shutil.copytree(overfitted, run)
+    (run / "summary.json").write_text(text)
+    code = main([f"run={run}", "samples=50"])
+    assert code == (2 if text[-1] in "{[" else 0)
+    told = capsys.readouterr()
+    assert ("summary.json: it cannot be read" in " ".join(told.err.split())) is (code == 2)
+
+
 def test_every_method_is_known():
     assert {"kfed", "orchestra", "prototypes", "cfcl", "ffcm", "kmeans", "fedsimclr"} <= {*CHOICES}

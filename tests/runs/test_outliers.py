@@ -46,7 +46,10 @@ def test_clusters_and_outliers_are_found_without_labels_and_without_a_number(ran
     assert clusters.keys() == {-1, 0, 1, 2}
     assert 50 <= clusters[-1] <= 70
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["metrics"] == {"outliers": {"share": clusters[-1] / 510}}
+    share = clusters[-1] / 510
+    assert summary["metrics"] == {"outliers": {"share": share}, "clusters": {"number": 3}}
+    told = f"3 clusters were found, and {share:.1%} of the samples belong to none."
+    assert told in view.notes
     described = json.loads((run / "model" / "model.json").read_text())
     assert (described["clusters"], described["outliers"]) == (3, True)
     report = (run / "report.html").read_text()
@@ -107,6 +110,7 @@ def test_clients_that_keep_their_data_count_their_outliers(tmp_path):
     )
     result = Federation(config).run()
     assert result.metrics["outliers"]["share"] == pytest.approx(1 / 8, abs=0.06)
+    assert result.metrics["clusters"] == {"number": 2}
     assert show.main([f"run={tmp_path}/run"]) == 0
     text = (tmp_path / "run" / "clusters.html").read_text()
     assert 'id="cluster-1"' in text

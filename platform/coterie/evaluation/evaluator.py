@@ -24,7 +24,7 @@ from coterie.evaluation.local_test_sets import LocalTestEvaluator
 from coterie.evaluation.probes import Probes
 from coterie.evaluation.raw_baseline import raw_clusters
 from coterie.evaluation.sampling import fixed_sample
-from coterie.evaluation.scorer import LOCAL, UNSUPERVISED, Evaluation, Scorer
+from coterie.evaluation.scorer import FOUND, LOCAL, UNSUPERVISED, Evaluation, Scorer
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend
 from coterie.execution.predictor import join, split_rows
@@ -131,8 +131,8 @@ class Evaluator(Scorer):
             metrics["train"] = self._class_scores(prediction, self._labels)
         elif self.clusters or prediction.probabilities is not None:
             assignments, confidence, head = self._assign(prediction)
-        if assignments is not None and self.outliers:
-            metrics["outliers"] = {"share": float((assignments < 0).mean())}
+        if assignments is not None:
+            metrics |= self._found(prediction, assignments)
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
@@ -156,6 +156,18 @@ class Evaluator(Scorer):
             table=table,
             head=head,
         )
+
+    def _found(
+        self, prediction: Prediction, assignments: NDArray[np.int64]
+    ) -> dict[str, Mapping[str, float]]:
+        """Return the share of outliers, and the number of clusters if it was not known before."""
+        found: dict[str, Mapping[str, float]] = {}
+        if self.outliers:
+            found["outliers"] = {"share": float((assignments < 0).mean())}
+        if prediction.probabilities is not None:
+            clusters = prediction.probabilities.shape[1] - self.outliers
+            found |= {} if clusters == self.clusters else {FOUND: {"number": float(clusters)}}
+        return found
 
     def kmeans_baseline(self) -> dict[str, float]:
         """Return clustering metrics of k-means on the raw samples, computed once."""

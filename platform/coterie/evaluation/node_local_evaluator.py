@@ -10,7 +10,7 @@ from coterie.clustering.contingency import Table
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
 from coterie.evaluation.clustering_metrics import ClusteringScores
-from coterie.evaluation.scorer import Evaluation, Scorer
+from coterie.evaluation.scorer import FOUND, Evaluation, Scorer
 from coterie.execution.backend import Backend
 from coterie.execution.node_local_data import Tally
 from coterie.execution.packing import pack_server
@@ -58,6 +58,7 @@ class NodeLocalEvaluator(Scorer):
         if self.outliers and tallies:
             sizes = np.sum([tally.sizes["train"] for tally in tallies], axis=0)
             metrics["outliers"] = {"share": float(sizes[-1] / sizes.sum())}
+            metrics[FOUND] = {"number": len(sizes) - 1.0}
         return Evaluation(
             metrics=metrics,
             embedding=torch.empty(0, 0),

@@ -13,6 +13,8 @@ from coterie.contract.phase import ServerState
 
 UNSUPERVISED = "unsupervised"
 """The group of the metrics that need no labels."""
+FOUND = "clusters"
+"""The group of the number of clusters, where the method has found it itself."""
 LOCAL = "local"
 """The group of the metrics on the clients' own test sets."""
 
@@ -69,3 +71,13 @@ class Scorer(Protocol):
 
     def final(self, server: ServerState) -> Evaluation:
         """Return the final evaluation."""
+
+
+def found_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the number of clusters that a method has found itself, in a sentence; "" without."""
+    number = metrics.get(FOUND, {}).get("number")
+    if number is None:
+        return ""
+    share = metrics.get("outliers", {}).get("share", 0.0)
+    away = f", and {share:.1%} of the samples belong to none" if share else ""
+    return f"{int(number):,} clusters were found{away}."

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.config.component import target_of
+from coterie.config.plain_files import read_json
 from coterie.config.schema import RunConfig
+from coterie.errors import DataError, reason
 from coterie.evaluation.membership import Membership
 from coterie.run.audit_conclusions import conclusions
 from coterie.run.audit_messages import AuditedKey, audited_keys
 from coterie.run.model_attacks import FEWEST, ModelAttacks, why_no_attack
 from coterie.tracking.atomic import replacing
+from coterie.tracking.metrics_log import is_number
 from coterie.tracking.run_directory import RunDirectory
 
 
@@ -20,11 +23,13 @@ class Audited:
     """The result of an audit.
 
     Attributes:
+        conclusions: What a reader may conclude, in sentences.
         note: Why the model was not attacked, as a sentence; "" if it was.
     """
 
     keys: tuple[AuditedKey, ...]
     attacks: Mapping[str, Membership]
+    conclusions: tuple[str, ...]
     note: str = ""
 
 
@@ -38,7 +43,8 @@ def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Pa
     """
     keys = tuple(audited_keys(directory.metrics))
     attacks, note = _attacked(config, directory, samples)
-    done = Audited(keys=keys, attacks=attacks, note=note)
+    said = conclusions(keys, attacks, config.privacy, _spent(directory))
+    done = Audited(keys=keys, attacks=attacks, conclusions=tuple(said), note=note)
     _write(config, path, done)
     return done
 
@@ -53,11 +59,30 @@ def _attacked(
     if not model.can_compare:
         return {}, (
             f"The model is not attacked: this takes {FEWEST} training samples and {FEWEST} "
-            "held-out ones."
+            "held-out ones; train with labelled_pool=0.2, or on data with a test set."
         )
     attacks = model.run()
     none = "Nothing was trained and there are no centroids, so no model is attacked."
     return attacks, "" if attacks else none
+
+
+def _spent(directory: RunDirectory) -> Mapping[str, float]:
+    """Return the ε and δ of a run's summary; {} if it has none.
+
+    Raises:
+        DataError: If the summary cannot be read.
+    """
+    try:
+        summary = read_json(directory.summary) if directory.summary.is_file() else {}
+    except (OSError, ValueError) as error:
+        why = reason(error)
+        raise DataError(
+            f"{directory.summary}: it cannot be read ({why}); copy it again."
+        ) from error
+    found = summary.get("privacy") if isinstance(summary, Mapping) else None
+    spent = found if isinstance(found, Mapping) else {}
+    known = all(is_number(spent.get(name)) for name in ("epsilon", "delta"))
+    return {name: float(spent[name]) for name in ("epsilon", "delta")} if known else {}
 
 
 def _write(config: RunConfig, path: Path, done: Audited) -> None:
@@ -68,7 +93,7 @@ def _write(config: RunConfig, path: Path, done: Audited) -> None:
         "messages": [key.row() for key in done.keys],
         "membership": {name: found.row() for name, found in done.attacks.items()},
         "note": done.note,
-        "conclusions": conclusions(done.keys, done.attacks, config.privacy),
+        "conclusions": list(done.conclusions),
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     with replacing(path, private=True) as temporary:

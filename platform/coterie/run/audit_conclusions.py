@@ -1,15 +1,20 @@
 """What a reader may conclude from an audit, in three sentences."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coterie.config.privacy import PrivacyConfig
 from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
+from coterie.tracking.report_words import noise_in_words
 
 
 def conclusions(
-    keys: Sequence[AuditedKey], attacks: Mapping[str, Membership], privacy: PrivacyConfig
+    keys: Sequence[AuditedKey],
+    attacks: Mapping[str, Membership],
+    privacy: PrivacyConfig,
+    spent: Mapping[str, Any],
 ) -> list[str]:
     """Say what was sent, what the attacks found, and what bounds everything else.
 
@@ -17,26 +22,27 @@ def conclusions(
         keys: What left the clients.
         attacks: Attack to its result; those on an untrained network are left out.
         privacy: The run's protection.
+        spent: The ε and δ of its summary; {} without noise.
     """
-    return [_sent(keys), _found(attacks), _bounded(privacy)]
+    return [_sent(keys), _found(attacks), _bounded(privacy, spent)]
 
 
 def _sent(keys: Sequence[AuditedKey]) -> str:
     size = format_bytes(sum(key.bytes for key in keys))
-    told = f"Clients sent {size} under {len(keys)} name" + "s" * (len(keys) != 1)
+    told = f"Clients sent {size} of numbers"
     known = [key for key in keys if key.samples is not None]
     if not known:
-        return f"{told}, and how many samples a vector of them stands for is not known."
+        return f"{told}, and from how many samples each is computed is not known."
     least = min(known, key=lambda key: key.samples or 0)
     if least.samples == 1 and not least.summed:
         return (
-            f"Vectors of single samples left the clients ({least.key}): whoever reads them may "
-            "recognise a sample."
+            f"Single samples, or numbers of one sample each, left the clients ({least.key}): "
+            "whoever reads them may recognise a sample."
         )
     many = f"{least.samples:,} sample" + "s" * (least.samples != 1)
     if least.summed:
         return f"{told}, of which the server reads sums over {least.summed:,} clients or more."
-    return f"{told}, and each vector among them stands for {many} or more ({least.key})."
+    return f"{told}, and each of them is computed from {many} or more ({least.key})."
 
 
 def _found(attacks: Mapping[str, Membership]) -> str:
@@ -56,14 +62,11 @@ def _found(attacks: Mapping[str, Membership]) -> str:
     )
 
 
-def _bounded(privacy: PrivacyConfig) -> str:
+def _bounded(privacy: PrivacyConfig, spent: Mapping[str, Any]) -> str:
     masks = "masks hid each client's message from the server" if privacy.secure_aggregation else ""
     if privacy.dp.clip is not None:
-        also = f", and {masks}" if masks else ""
-        return (
-            "A stronger attack is bounded by differential privacy: summary.json has the ε that was "
-            f"spent{also}."
-        )
+        noise = noise_in_words(spent) if spent else "Noise was on, and no summary.json says its ε."
+        return noise + (f" {masks.capitalize()}." if masks else "")
     if masks:
         return (
             f"No noise was added, so a stronger attack on the model is not ruled out; {masks}, "

@@ -36,7 +36,7 @@ from coterie.evaluation.label_distribution import (
     client_names,
     label_distribution_figure,
 )
-from coterie.evaluation.scorer import LOCAL
+from coterie.evaluation.scorer import LOCAL, found_in_words
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
@@ -300,6 +300,8 @@ class Federation:
             row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
         }
         outputs = (*finished.figures, directory.summary, directory.report)
+        if found := found_in_words(metrics):
+            self._view.note(found)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(
             run_dir=directory.path,

@@ -100,11 +100,12 @@ def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int |
         "Masks were on: the server could read sums over clients, and no client's own message."
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
-        _noise(spent),
+        noise_in_words(spent),
     ]
 
 
-def _noise(spent: Mapping[str, Any]) -> str:
+def noise_in_words(spent: Mapping[str, Any]) -> str:
+    """Return what differential privacy bounds, by the ε and δ that a run's summary has."""
     if not spent:
         return "Noise was off: nothing bounds what the result tells about a single sample."
     return (

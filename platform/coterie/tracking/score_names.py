@@ -16,6 +16,7 @@ GROUPS = {
     "local": "clients' own models",
     "holdout": "what clients hold out",
     "outliers": "samples in no cluster",
+    "clusters": "clusters that were found",
     "groups": "groups of clients",
 }
 """The engine's groups of metrics."""

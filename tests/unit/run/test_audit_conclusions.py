@@ -7,6 +7,8 @@ from coterie.evaluation.membership import Membership
 from coterie.run.audit_conclusions import conclusions
 from coterie.run.audit_messages import AuditedKey
 
+NOISY = {"dp": {"clip": 1.0, "noise_multiplier": 2.0}}
+
 
 def key(name="weights", samples=20, summed=0):
     return AuditedKey(
@@ -30,17 +32,17 @@ def attack(auc, low, high):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ([key()], "each vector among them stands for 20 samples or more (weights)."),
+        ([key()], "each of them is computed from 20 samples or more (weights)."),
         (
             [key(), key("peer_message", 1)],
-            "Vectors of single samples left the clients (peer_message)",
+            "Single samples, or numbers of one sample each, left the clients (peer_message)",
         ),
         ([key(samples=1, summed=10)], "of which the server reads sums over 10 clients or more."),
-        ([key(samples=None)], "stands for is not known."),
+        ([key(samples=None)], "from how many samples each is computed is not known."),
     ],
 )
 def test_the_first_says_what_was_sent(keys, said):
-    assert said in conclusions(keys, {}, PrivacyConfig())[0]
+    assert said in conclusions(keys, {}, PrivacyConfig(), {})[0]
 
 
 @pytest.mark.parametrize(
@@ -52,15 +54,18 @@ def test_the_first_says_what_was_sent(keys, said):
     ],
 )
 def test_the_second_says_what_attacks_found(attacks, said):
-    assert said in conclusions([key()], attacks, PrivacyConfig())[1]
+    assert said in conclusions([key()], attacks, PrivacyConfig(), {})[1]
 
 
 @pytest.mark.parametrize(
-    ("privacy", "said"),
+    ("privacy", "spent", "said"),
     [
-        ({}, "No noise was added and no masks were on"),
-        ({"secure_aggregation": True}, "protects the messages and not the model"),
+        ({}, {}, "No noise was added and no masks were on"),
+        ({"secure_aggregation": True}, {}, "protects the messages and not the model"),
+        (NOISY, {"epsilon": 3.861, "delta": 1e-5}, "Noise was on: ε is 3.86 at δ = 1e-05."),
+        ({**NOISY, "secure_aggregation": True}, {"epsilon": 3, "delta": 1e-5}, "Masks hid each"),
+        (NOISY, {}, "Noise was on, and no summary.json says its ε."),
     ],
 )
-def test_the_third_says_what_bounds_the_rest(privacy, said):
-    assert said in conclusions([key()], {}, PrivacyConfig(**privacy))[2]
+def test_the_third_says_what_bounds_the_rest(privacy, spent, said):
+    assert said in conclusions([key()], {}, PrivacyConfig(**privacy), spent)[2]
