@@ -85,7 +85,7 @@ class ScriptedRay:
         self.killed.append(actor)
         actor.fate = actor.fate or ActorDiedError()
 
-    def read(self, stream: Stream, keep: Any) -> list[Event]:
+    def read(self, stream: Stream, call: Any, keep: Any) -> list[Event]:
         """Read a stream's next report, or its actor's death."""
         client = stream.request.tasks[0].client
         if stream.actor.fate is None and client in self.fatal | self.once:

@@ -110,7 +110,7 @@ class RayBackend:
             for stream in in_turn(calls, ready):
                 call = calls[stream]
                 try:
-                    events = read_events(stream, self._keeper.keep)
+                    events = read_events(stream, call, self._keeper.keep)
                 except (*LOST, StopIteration) as error:
                     del calls[stream]
                     yield from self._lose(calls, call, error, deaths)

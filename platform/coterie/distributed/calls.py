@@ -16,6 +16,7 @@ from ray.exceptions import (
 )
 
 from coterie.distributed.actors import ObjectKey, Report
+from coterie.distributed.event_checks import StrangeEventError, check_events
 from coterie.execution.events import (
     ClientResult,
     ClientStarted,
@@ -25,8 +26,8 @@ from coterie.execution.events import (
     PhaseRequest,
 )
 
-LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
-"""Errors of a call whose actor or node is gone."""
+LOST = (RayActorError, ObjectLostError, OutOfMemoryError, StrangeEventError)
+"""Errors of a call whose actor or node is gone, or whose actor sends what no task gives."""
 OUT_OF_MEMORY = "out of memory"
 
 _POLL_S = 0.2
@@ -122,17 +123,20 @@ def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
             yield first
 
 
-def read_events(stream: Any, keep: Callable[[Any], Handle]) -> list[Event]:
+def read_events(stream: Any, call: Call, keep: Callable[[Any], Handle]) -> list[Event]:
     """Read the next report's events, with references to the objects that follow in the stream.
 
     Args:
         stream: The call's stream.
+        call: The call.
         keep: Makes a handle of a reference.
 
     Raises:
         Exception: The actor's error, or one of `LOST`.
     """
     report: Report = fetch(next(stream))
+    clients = {task.client for task in call.request.tasks}
+    check_events(report.events, call.id, clients, call.request.layouts)
     handles = {key: keep(next(stream)) for key in report.objects}
     return [_attach(event, handles) for event in report.events]
 
@@ -159,6 +163,8 @@ def why_lost(error: BaseException) -> str:
     """Return a few words on why a call was lost."""
     if node_died(error):
         return "its node cannot be reached"
+    if isinstance(error, StrangeEventError):
+        return "it sent what no task gives"
     if isinstance(error, OutOfMemoryError) or "memory pressure" in str(error):
         return OUT_OF_MEMORY
     return type(error).__name__

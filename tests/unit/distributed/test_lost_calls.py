@@ -111,7 +111,7 @@ def test_after_a_state_is_lost_no_call_waits_behind_one_that_nobody_reads(monkey
     built = scripted_backend(monkeypatch, ray, 3)
     first, *others = built.fleet.actors
 
-    def read(stream, keep):
+    def read(stream, call, keep):
         raise StateLostError(0)
 
     ray.reports = lambda stream: [[]] if stream.actor is first else []

@@ -1,0 +1,103 @@
+"""Checks an actor's events where they arrive: an actor speaks of its own call and clients alone."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from coterie.aggregation.exact import FixedPointSum, Layout
+from coterie.execution.events import CallDone, ClientFailed, ClientResult, ClientStarted, Event
+from coterie.execution.packing import Packed, unpack
+
+_COUNTS = ("bytes_up", "bytes_peer", "items_peer", "bytes_down", "smallest")
+
+
+class StrangeEventError(Exception):
+    """An event that no task gives: the actor's process is not what it was started as."""
+
+
+def check_events(
+    events: Sequence[Event], call: int, clients: Collection[int], layouts: Mapping[str, Layout]
+) -> None:
+    """Check events against the call that they came from.
+
+    Args:
+        events: The events.
+        call: The call.
+        clients: The clients whose tasks are in it.
+        layouts: Slot to the layout of its contributions.
+
+    Raises:
+        StrangeEventError: If there is none, or one is of another call, another client, or another
+            form.
+    """
+    if not events or not all(_is_of(event, call, clients, layouts) for event in events):
+        raise StrangeEventError
+
+
+def _is_of(
+    event: object, call: int, clients: Collection[int], layouts: Mapping[str, Layout]
+) -> bool:
+    match event:
+        case CallDone(call=int(own)):
+            return own == call and _is_line(event.device) and _are_sums(event.sums, layouts)
+        case ClientStarted(call=int(own), client=int(client)):
+            formed = True
+        case ClientResult(call=int(own), client=int(client)):
+            formed = _is_result(event)
+        case ClientFailed(call=int(own), client=int(client), refused=bool(), trace=str()):
+            formed = _is_line(event.message)
+        case _:
+            return False
+    return own == call and client in clients and formed
+
+
+def _is_result(event: ClientResult) -> bool:
+    metrics: Any = event.metrics
+    return (
+        _is_packed(event.gathered)
+        and isinstance(metrics, Mapping)
+        and all(type(name) is str and _is_finite(value) for name, value in metrics.items())
+        and _is_finite(event.seconds)
+        and _is_line(event.note)
+        and all(_are_counts(getattr(event, name)) for name in _COUNTS)
+    )
+
+
+def _is_packed(packed: object) -> bool:
+    if not isinstance(packed, Packed):
+        return False
+    try:
+        unpack(packed)
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # its fields are none
+        return False
+    return True
+
+
+def _are_sums(sums: object, layouts: Mapping[str, Layout]) -> bool:
+    if not (isinstance(sums, Mapping) and sums.keys() <= layouts.keys()):
+        return False
+    return all(_is_sum(found, layouts[slot].elements) for slot, found in sums.items())
+
+
+def _is_sum(found: object, elements: int) -> bool:
+    return (
+        isinstance(found, FixedPointSum)
+        and all(isinstance(t, Tensor) and t.shape == (elements,) for t in (found.high, found.low))
+        and all(type(n) is int and n >= 0 for n in (found.weight, found.bound))
+    )
+
+
+def _are_counts(counts: object) -> bool:
+    return isinstance(counts, Mapping) and all(
+        type(name) is str and type(count) is int and count >= 0 for name, count in counts.items()
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_line(text: object) -> bool:
+    return type(text) is str and (text == "" or text.isprintable())
