@@ -23,7 +23,7 @@ from coterie.datamodules.custom_data import (
 )
 from coterie.datamodules.dicom import Levels
 from coterie.datamodules.grey_levels import eight_bits
-from coterie.datamodules.growth import check_growth
+from coterie.config.growth import check_growth
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source

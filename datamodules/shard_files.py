@@ -25,7 +25,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.plain_files import read_json
 from coterie.contract.data import Indices
-from coterie.datamodules.arrow_growth import read_batch
+from coterie.config.arrow_growth import read_batch
 from coterie.datamodules.remote import cached, writing
 from coterie.errors import ConfigError, DataError, reason
 

@@ -15,7 +15,7 @@ from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
-from coterie.datamodules.growth import check_growth
+from coterie.config.growth import check_growth
 from coterie.datamodules.image_files import refuse, tell_skipped
 from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch

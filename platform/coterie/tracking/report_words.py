@@ -1,13 +1,14 @@
 """The words of a run's report, for readers who do not train models."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from coterie.config.parquet_growth import ParquetTable
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.regular_files import open_regular
 from coterie.tracking.formatting import format_bytes
@@ -61,15 +62,14 @@ def _counted(path: Path) -> Counter[tuple[Any, int]]:
     """
     counts: Counter[tuple[Any, int]] = Counter()
     with open_regular(path) as file:
-        named = _CLIENT_NAME if _CLIENT_NAME in pq.read_schema(file).names else "client"
-        # Names as a dictionary, since one long name may stand in every row.
-        opened = pq.ParquetFile(file, read_dictionary=[named] if named == _CLIENT_NAME else [])
-        if opened.metadata.num_rows > _ROWS:
-            raise ValueError(f"it has {opened.metadata.num_rows:,} rows")
-        kinds = [opened.schema_arrow.field(name).type for name in (named, "cluster")]
+        opened = ParquetTable(file, os.fstat(file.fileno()).st_size)
+        named = _CLIENT_NAME if _CLIENT_NAME in opened.schema.names else "client"
+        if opened.rows > _ROWS:
+            raise ValueError(f"it has {opened.rows:,} rows")
+        kinds = [opened.schema.field(name).type for name in (named, "cluster")]
         if pa.types.is_nested(kinds[0]) or not pa.types.is_integer(kinds[1]):
             raise ValueError(f"its clients and clusters are {kinds[0]} and {kinds[1]}")
-        for batch in opened.iter_batches(_AT_ONCE, columns=[named, "cluster"]):
+        for batch in opened.batches(_AT_ONCE, [named, "cluster"]):
             found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
             found = found.aggregate([([], "count_all")])
             keys = zip(found[named].to_pylist(), found["cluster"].to_pylist(), strict=True)
