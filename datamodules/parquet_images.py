@@ -73,14 +73,12 @@ def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64
         opened = ParquetTable(path, path.stat().st_size)
         names = opened.schema.names
         column = next((name for name in ("image", "img") if name in names), None)
-        fits = column is not None and "label" in names
-        table = opened.read([column, "label"]) if fits else None
+        table = opened.read([column, "label"]) if column and "label" in names else None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
     if table is None:
         raise DataError(
-            f"{path} has the columns {', '.join(names)}; it needs image (or img) "
-            "and label."
+            f"{path} has the columns {', '.join(names)}; it needs image (or img) and label."
         )
     try:
         pictures = pc.struct_field(table[column], "bytes").to_pylist()

@@ -97,7 +97,9 @@ class StoredTable:
 
     files: tuple[Path, ...]
     text: tuple[str, ...] = ()
-    _tables: dict[int, ArrowTable | ParquetTable] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[int, ArrowTable | ParquetTable] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _groups: dict[tuple[int, int, str], Any] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 

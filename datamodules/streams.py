@@ -171,6 +171,8 @@ def _picture_batches(
 
 def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
+        with path.open("rb") as file:
+            read_header(file)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
         raise unreadable(path, error) from error

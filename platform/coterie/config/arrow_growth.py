@@ -132,8 +132,8 @@ def _sizes(values: Any) -> NDArray[np.int64]:
         start = 4 * values.offset
         return views[start : start + 4 * len(values) : 4].astype(np.int64)
     if any(test(kind) for test in _TEXTS):
-        lengths = pc.binary_length(values).fill_null(0)
-        return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths, np.int64)
     try:
         each = max(1, kind.bit_width // 8)
     except ValueError:  # a type without a width: no value is larger than all of them

@@ -107,11 +107,35 @@ class ParquetTable:
         self._check(group, [name])
         return self._file.read_row_group(group, columns=[name])[name]
 
-    def batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Return columns as record batches of up to `size` rows; raises what `read` does."""
+    def batches(
+        self, size: int, columns: Sequence[str], encoded: str | None = None
+    ) -> Iterator[Any]:
+        """Return columns as record batches; raises what `read` does.
+
+        Args:
+            size: The most rows of a batch.
+            columns: Their names.
+            encoded: One of them, of texts. It comes as a dictionary if it can, and may then have
+                long texts in any number of rows.
+        """
+        opened, decoded = self._file, list(columns)
+        if encoded is not None and self._can_stay_encoded(encoded):
+            opened = pq.ParquetFile(self._source, metadata=self._known, read_dictionary=[encoded])
+            decoded.remove(encoded)
         for group in range(len(self.group_rows)):
-            self._check(group, columns)
-            yield from self._file.iter_batches(size, row_groups=[group], columns=list(columns))
+            self._check(group, decoded)
+            yield from opened.iter_batches(size, row_groups=[group], columns=list(columns))
+
+    def _can_stay_encoded(self, name: str) -> bool:
+        """Return whether Arrow reads a column as a dictionary."""
+        known = [self._known.row_group(group) for group in range(len(self.group_rows))]
+        return any(
+            leaf.path == name
+            and not leaf.width
+            and not leaf.listed
+            and all(_PREFIXES not in group.column(leaf.number).encodings for group in known)
+            for leaf in self._leaves
+        )
 
     @cached_property
     def _leaves(self) -> tuple[_Leaf, ...]:

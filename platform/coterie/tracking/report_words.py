@@ -69,14 +69,33 @@ def _counted(path: Path) -> Counter[tuple[Any, int]]:
         kinds = [opened.schema.field(name).type for name in (named, "cluster")]
         if pa.types.is_nested(kinds[0]) or not pa.types.is_integer(kinds[1]):
             raise ValueError(f"its clients and clusters are {kinds[0]} and {kinds[1]}")
-        for batch in opened.batches(_AT_ONCE, [named, "cluster"]):
+        same: dict[Any, Any] = {}
+        for batch in opened.batches(_AT_ONCE, [named, "cluster"], encoded=named):
             found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
             found = found.aggregate([([], "count_all")])
-            keys = zip(found[named].to_pylist(), found["cluster"].to_pylist(), strict=True)
+            clients = _shared(found[named], same)
+            keys = zip(clients, found["cluster"].to_pylist(), strict=True)
             counts.update(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
             if len(counts) > _KINDS:
                 raise ValueError(f"it has more than {_KINDS:,} clients and clusters")
     return counts
+
+
+def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
+    """Return a column's values, of which equal ones are the same object.
+
+    Args:
+        column: The column.
+        same: The objects of the columns before.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return [same.setdefault(value, value) for value in column.to_pylist()]
+    found = list[Any]()
+    for chunk in column.chunks:
+        words = [same.setdefault(word, word) for word in chunk.dictionary.to_pylist()]
+        rows = chunk.indices.to_pylist()
+        found += [None if row is None else words[row] for row in rows]
+    return found
 
 
 def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:
