@@ -13,6 +13,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth, check_rows
 from coterie.datamodules.base import Half
 from coterie.datamodules.custom_data import (
     BlackAndWhite,
@@ -23,7 +24,6 @@ from coterie.datamodules.custom_data import (
 )
 from coterie.datamodules.dicom import Levels
 from coterie.datamodules.grey_levels import eight_bits
-from coterie.config.growth import check_growth, check_rows
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source

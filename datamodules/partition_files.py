@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.config.parquet_growth import ParquetTable
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import DataArrays, Indices
-from coterie.config.parquet_growth import ParquetTable
 from coterie.errors import DataError
 
 _COLUMNS = {"sample": pa.int64(), "client": pa.int32()}

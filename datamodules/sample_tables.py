@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from coterie.contract.data import SampleBatch
 from coterie.config.parquet_growth import ParquetTable
+from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import is_index, open_csv
 from coterie.datamodules.fitting import Fitting
 from coterie.errors import DataError, listed, reason

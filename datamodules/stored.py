@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
-from coterie.contract.data import Indices
 from coterie.config.arrow_growth import ArrowTable, read_stream
 from coterie.config.parquet_growth import ParquetTable
+from coterie.contract.data import Indices
 from coterie.datamodules.csv_files import is_csv, read_csv
 from coterie.datamodules.remote import opened
 from coterie.errors import DataError, reason

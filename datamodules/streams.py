@@ -11,11 +11,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth
 from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
-from coterie.config.growth import check_growth
 from coterie.datamodules.image_files import refuse, tell_skipped
 from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch

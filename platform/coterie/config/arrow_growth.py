@@ -6,7 +6,7 @@ in dictionaries, runs and views.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,10 @@ class ArrowTable:
 
         Raises:
             ValueError: If it, and the others that were asked for, grow too much once decoded.
+            pyarrow.ArrowException: If it is damaged.
         """
         if self.size is not None and name not in self._seen:
+            self.table[name].validate(full=True)
             found = decoded_size(self.table[name])
             check_growth(self.size, found + sum(self._seen.values()), f" in its column {name}")
             self._seen[name] = found
@@ -101,44 +103,63 @@ def read_stream(source: Any) -> ArrowTable:
 
 def decoded_size(array: Any) -> int:
     """Return the bytes of an array's values, with each value written out where it stands."""
-    kind, types = array.type, pa.types
     if isinstance(array, pa.ChunkedArray):
         return sum(decoded_size(chunk) for chunk in array.chunks)
     if isinstance(array, pa.ExtensionArray):
         return decoded_size(array.storage)
-    if types.is_dictionary(kind):
-        sizes = pa.array(_sizes(array.dictionary))
-        return int(pc.sum(sizes.take(array.indices)).as_py() or 0)
-    if types.is_run_end_encoded(kind):
-        runs = np.diff(array.run_ends.to_numpy().astype(np.int64), prepend=0)
-        return int(runs @ _sizes(array.values))
-    if types.is_struct(kind):
-        return sum(decoded_size(array.field(number)) for number in range(kind.num_fields))
-    if types.is_list_view(kind) or types.is_large_list_view(kind):  # they may overlap
-        longest = _sizes(array.values).max(initial=1)
-        return int(longest) * int(pc.sum(array.sizes).as_py() or 0)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return decoded_size(array.flatten())
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return int(_sizes(array).sum())
-    return _NONE * len(array) if types.is_null(kind) else int(array.nbytes)
+    for tests, size in _ENCODED:
+        if any(test(array.type) for test in tests):
+            return size(array)
+    return int(array.nbytes)
+
+
+def _in_dictionary(array: Any) -> int:
+    return int(pc.sum(pa.array(_sizes(array.dictionary)).take(array.indices)).as_py() or 0)
+
+
+def _in_runs(array: Any) -> int:
+    runs = np.diff(array.run_ends.to_numpy().astype(np.int64), prepend=0)
+    return int(runs @ _sizes(array.values))
+
+
+def _in_struct(array: Any) -> int:
+    return sum(decoded_size(array.field(number)) for number in range(array.type.num_fields))
+
+
+def _in_list_views(array: Any) -> int:
+    longest = _sizes(array.values).max(initial=1)
+    return int(longest) * int(pc.sum(array.sizes).as_py() or 0)
+
+
+_Tests = tuple[Callable[[Any], bool], ...]
+_LISTS: _Tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_LIST_VIEWS: _Tests = (pa.types.is_list_view, pa.types.is_large_list_view)
+_VIEWS: _Tests = (pa.types.is_string_view, pa.types.is_binary_view)
+_ENCODED: tuple[tuple[_Tests, Callable[[Any], int]], ...] = (
+    ((pa.types.is_dictionary,), _in_dictionary),
+    ((pa.types.is_run_end_encoded,), _in_runs),
+    ((pa.types.is_struct,), _in_struct),
+    (_LISTS, lambda array: decoded_size(array.flatten())),
+    (_LIST_VIEWS, _in_list_views),
+    (_VIEWS, lambda array: int(_sizes(array).sum())),
+    ((pa.types.is_null,), lambda array: _NONE * len(array)),
+)
+"""How many bytes the values of types have of which one may stand for many, or for no bytes."""
 
 
 def _sizes(values: Any) -> NDArray[np.int64]:
     """Return the bytes of each value of an array (n,), or more."""
-    kind, types = values.type, pa.types
-    if types.is_string_view(kind) or types.is_binary_view(kind):  # each view begins with its length
+    kind = values.type
+    if any(test(kind) for test in _VIEWS):  # each view begins with its length
         views = np.frombuffer(values.buffers()[1] or b"", np.int32)
         start = 4 * values.offset
         return views[start : start + 4 * len(values) : 4].astype(np.int64)
     if any(test(kind) for test in _TEXTS):
         lengths = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
         return np.asarray(lengths, np.int64)
-    try:
-        each = max(1, kind.bit_width // 8)
-    except ValueError:  # a type without a width: no value is larger than all of them
-        each = decoded_size(values)
-    return np.full(len(values), each, np.int64)
+    fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    # Of other types no value is larger than all of them.
+    return np.full(len(values), kind.bit_width // 8 + 1 if fixed else decoded_size(values))
 
 
 def _checked(source: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from coterie.config.arrow_growth import decoded_size
 from coterie.contract.data import DataArrays
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.manifest import Manifest
@@ -280,3 +281,39 @@ def test_samples_without_bytes(tmp_path, name, kind):
         NPZ(NPZ.Config(path=str(path))).arrays()
     with refused("have no bytes"):
         list(open_samples(path, VECTORS, 16).batches)
+
+
+def test_lists_are_no_labels(tmp_path):
+    nothing = pa.FixedSizeListArray.from_arrays(pa.nulls(PART << 20), 1 << 20)
+    table = pa.table({"path": ["x.png"] * PART, "text": nothing})
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "d.arrow"}]}))
+    with pa.ipc.new_stream(tmp_path / "d.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for key in ("label_column", "client_column"):
+        with refused(r"its column text is of type fixed_size_list<|grow to \d{9} or more"):
+            manifest(tmp_path, **{key: "text"})
+
+
+NESTED = pa.array([[LONG[:1000]]] * 10, pa.list_(pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("array", "least"),
+    [
+        (pa.array(["abc"] * 10).dictionary_encode(), 30),
+        (pa.array(["abc"] * 10 + [None]).dictionary_encode()[2:], 24),
+        (pa.array([b"abc"] * 10).dictionary_encode(), 30),
+        (pa.array([7] * 10).dictionary_encode(), 80),
+        (pa.StructArray.from_arrays([pa.array(["abc"] * 10).dictionary_encode()], ["a"]), 30),
+        (pa.ListArray.from_arrays([0, 4, 10], pa.array(["abc"] * 10).dictionary_encode()), 30),
+        (pa.ListViewArray.from_arrays([0, 0, 0], [2, 2, 2], pa.array([1.0, 2.0])), 48),
+        (pa.DictionaryArray.from_arrays([0] * 10, NESTED[:1]), 10_000),
+        (pa.RunEndEncodedArray.from_arrays(pa.array([10], pa.int32()), NESTED[:1]), 10_000),
+        (pa.array(["x", "y" * 100, None] * 10, pa.string_view()), 1010),
+        (pa.nulls(10), 80),
+        (pa.chunked_array([["abc"], ["d"]]), 4),
+    ],
+    ids=lambda value: str(value.type) if hasattr(value, "type") else "",
+)
+def test_sizes_of_decoded_arrays(array, least):
+    assert least <= decoded_size(array) < 10 * least
