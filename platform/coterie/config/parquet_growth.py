@@ -27,6 +27,8 @@ _AT_ONCE, _PIECE = 1 << 16, 1 << 26
 _HEADER = 32
 """Bytes that hold the first three numbers of a page's header."""
 _DICTIONARY_PAGE = 2
+_LARGEST = (1 << 31) - 1
+"""Bytes of a page."""
 
 
 class _Leaf(NamedTuple):
@@ -75,7 +77,9 @@ class ParquetTable:
         numbers = range(self._known.num_columns)
         whole = sum(g.column(number).total_uncompressed_size for g in groups for number in numbers)
         check_growth(size, whole)
-        check_rows(self.rows, size)
+        flat = [n for n in numbers if not self._file.schema.column(n).max_repetition_level]
+        values = (group.column(number).num_values for group in groups for number in flat)
+        check_rows(max(self.rows, sum(self.group_rows), *values, 0), size)
 
     @property
     def rows(self) -> int:
@@ -179,17 +183,17 @@ class ParquetTable:
         values = max(chunk.num_values, 0 if leaf.listed else self.group_rows[group])
         if leaf.width:
             return values * leaf.width, values * leaf.width
-        longest, encodings = 0, set(chunk.encodings)
-        if _PREFIXES in encodings:
-            longest = chunk.total_uncompressed_size
-        elif encodings & _DICTIONARY or chunk.has_dictionary_page:
-            longest = self._dictionary_bytes(chunk)
+        prefixes = _PREFIXES in chunk.encodings
+        longest = chunk.total_uncompressed_size if prefixes else self._dictionary_bytes(chunk)
         least = chunk.total_uncompressed_size if not longest else 0
         least += _OFFSET * values if leaf.listed else 0
         return least, least + values * longest + (chunk.total_uncompressed_size if longest else 0)
 
     def _dictionary_bytes(self, chunk: Any) -> int:
-        """Return the bytes of a column's dictionary, or of the column if it does not tell."""
+        """Return the bytes of a column's dictionary, or the most that they can be.
+
+        It is the first page, whether the file says that there is one or not.
+        """
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset
@@ -197,7 +201,10 @@ class ParquetTable:
         numbers = list(_first_numbers(header))
         if len(numbers) == 3 and numbers[0] == _DICTIONARY_PAGE:
             return max(numbers[1:])
-        return int(chunk.total_uncompressed_size)
+        if len(numbers) < 3:
+            return _LARGEST
+        said = _DICTIONARY & set(chunk.encodings) or chunk.has_dictionary_page
+        return int(chunk.total_uncompressed_size) if said else 0
 
     def _counted(self, key: tuple[int, _Leaf], least: int) -> int:
         """Return the bytes that a part of a column becomes, or some number of too many."""

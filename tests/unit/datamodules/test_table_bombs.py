@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tracemalloc
 import zipfile
 from contextlib import contextmanager
@@ -97,6 +98,23 @@ def test_a_column_with_a_dictionary(tmp_path, case):
 
 def test_a_column_in_which_each_value_begins_like_the_one_before(tmp_path):
     path = bomb(tmp_path / "x.parquet", path=(LONG,), encoding={"path": "DELTA_BYTE_ARRAY"})
+    with refused(GROWS + "path"):
+        manifest(path)
+
+
+def test_a_column_that_does_not_say_that_it_has_a_dictionary(tmp_path):
+    path = tmp_path / "x.parquet"
+    how = {"compression": "zstd", "store_schema": False, "write_statistics": False}
+    pq.write_table(pa.table({"path": dictionary(LONG)}), path, **how)
+    content = path.read_bytes()
+    offsets = re.compile(rb"\x26[\x80-\xff]\x01\x26\x08\x29")  # data at 64 to 127, dictionary at 4
+    content, changed = offsets.subn(b"\x26\x88\x00\x16\x00\x39", content)  # data at 4
+    path.write_bytes(content.replace(b"\x19\x35\x00\x06\x10", b"\x19\x35\x00\x06\x06"))
+    known = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    assert changed
+    assert not known.has_dictionary_page
+    assert known.encodings == ("PLAIN", "RLE", "RLE")
+    assert pq.read_table(path, read_dictionary=["path"])["path"][0].as_py() == LONG
     with refused(GROWS + "path"):
         manifest(path)
 
