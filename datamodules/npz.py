@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.config.growth import check_growth, check_rows
 from coterie.datamodules.base import Half
+from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.custom_data import (
     BlackAndWhite,
     CustomData,
@@ -209,6 +210,10 @@ class NPZ(CustomData["NPZ.Config"]):
 
     def _unreadable(self, error: Exception) -> DataError:
         # NumPy takes a file of another kind for a pickle, and tells how to load it.
+        if self.path.suffix.lower() in (*SUFFIXES, ".parquet"):
+            return DataError(
+                f"data.path={self.path}: a table is read by data=manifest; choose that."
+            )
         why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
         return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
 

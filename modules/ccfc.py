@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.kmeans import KMeansResult, kmeans
+from coterie.clustering.kmeans import KMeansResult, counted_means, kmeans
 from coterie.contract import (
     Client,
     Entry,
@@ -83,10 +83,10 @@ class _MinesCentroids(Method):
         Raises:
             ConfigError: If a client has fewer samples than clusters, or `alone` is not a client.
         """
-        client, fewest = min(sizes.items(), key=lambda item: item[1])
-        if fewest < self._clusters:
+        client, least = min(sizes.items(), key=lambda item: item[1])
+        if least < self._clusters:
             raise ConfigError(
-                f"method.clusters={self._clusters}: client {client} has {fewest} samples, and each "
+                f"method.clusters={self._clusters}: client {client} has {least} samples, and each "
                 "client mines as many centroids; lower it or choose fewer clients."
             )
         if self._config.alone is not None and self._config.alone not in sizes:
@@ -204,16 +204,18 @@ class _MinesCentroids(Method):
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
-        sizes = found.assignments.bincount(minlength=self._clusters)
-        kept = (sizes >= self._task.k_anonymity) | (self._task.k_anonymity == 1)
-        note = (
-            f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
-            f"samples than privacy.k_anonymity={self._task.k_anonymity}"
-        )
+        centroids, sizes = counted_means(latent, found)
+        kept = self._task.enough(sizes)
+        note = ""
+        if not bool(kept.all()):
+            note = (
+                f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for "
+                f"fewer samples than privacy.k_anonymity={self._task.k_anonymity}"
+            )
         return Outcome(
-            gathered={CENTROIDS: found.centroids[kept]},
+            gathered={CENTROIDS: centroids[kept]},
             smallest={CENTROIDS: fewest(sizes[kept])},
-            note="" if bool(kept.all()) else note,
+            note=note,
         )
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:

@@ -26,9 +26,9 @@ from coterie.peers.embeddings_importance import embedding_importance
 from coterie.peers.samples_importance import sample_importance
 
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
+"""The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
 EDGES = {f"proximity/{edge:g}": edge for edge in (1.0, 1.5, 2.0)}
 """Metrics that are the share of pulled items within a relative distance."""
-"""The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
 
 PeerMessages = dict[int, Tensors]
 """Receiver to message."""

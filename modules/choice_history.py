@@ -16,10 +16,7 @@ ABSENT = -1
 def remember(
     server: ServerState, round_: int, gathered: Mapping[int, Tensors], clients: int
 ) -> dict[str, Json]:
-    """Return the history with this round's choices added.
-
-    Metadata, round to one entry per client.
-    """
+    """Return the metadata `choices`, with those of this round added."""
     row: list[Json] = [ABSENT] * clients
     for client, tensors in gathered.items():
         row[client] = int(tensors["choice"])

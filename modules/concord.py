@@ -68,7 +68,9 @@ from coterie.modules.exact_sums import (
     POINTS,
     PRODUCTS,
     PROJECTION,
+    PROTOTYPES,
     SUMS,
+    WARPED,
     ExactSumsConfig,
     cluster_bounds,
     discriminant,
@@ -77,10 +79,11 @@ from coterie.modules.exact_sums import (
     moments_of,
     once,
     project_in,
+    sums_phase,
     with_slots,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
-from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
     OWN,
@@ -178,7 +181,7 @@ class Concord(OnViews):
         """Return the encoder, and no sums yet."""
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
-            return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
+            return with_slots(server, {MOMENTS: self._noisy.start()})
         check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
         return server
 
@@ -195,15 +198,8 @@ class Concord(OnViews):
         else:
             name = PROTOTYPES if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
-        return Phase(
-            name=name,
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER, *down}),
-            up=frozenset({up}),
-            metrics=frozenset({"loss"} if name == PROTOTYPES else ()),
-            bounds={up: self._bounds(name, server)},
-        )
+        bounds, loss = self._bounds(name, server), name == PROTOTYPES
+        return sums_phase(server, name, down, up, bounds, loss=loss)
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
         """Return bounds on what a sample adds to a phase's sums.
@@ -288,10 +284,7 @@ class Concord(OnViews):
         return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the samples of each cluster.
-
-        For the labels, whose φ begins with 1, the first row.
-        """
+        """Return the number of samples of each cluster: for labels a row, since φ begins with 1."""
         if self._noisy is not None:
             return self._noisy.group_sizes(sums)
         if LABELS in sums:
@@ -318,23 +311,21 @@ class Concord(OnViews):
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
         """Return the projection, and centroids drawn from the samples' moments."""
-        moments = moments_of(sums)
+        moments, config = moments_of(sums), self._config
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
-        mean = on_lattice(moments.mean)
-        config = self._config
         widest = max(config.components, config.wide)
         steps = discriminant(moments.covariance, widest, within, config.ridge)
-        project = LatticeProjection(mean, directions(steps[:, : config.components]))
-        most = max(1, moments.count // (4 * self._config.minimum))
-        first, centroids = min(self._schedule.stages[0][0], most), {}
-        for start in map(str, range(config.restarts)):
-            drawn = moments.draws(first, draws(server, "starts", start))
-            centroids[start] = on_lattice(project(off_lattice(drawn)))
-        wide = directions(steps[:, : config.wide])
+        mean = on_lattice(moments.mean)
         slots = {
-            PROJECTION: {"mean": mean, "directions": project.directions},
-            WIDE: {"mean": mean, "directions": wide},
+            PROJECTION: {"mean": mean, "directions": directions(steps[:, : config.components])},
+            WIDE: {"mean": mean, "directions": directions(steps[:, : config.wide])},
         }
+        project = LatticeProjection(**slots[PROJECTION])
+        most = max(1, moments.count // (4 * config.minimum))
+        number, centroids = min(self._schedule.stages[0][0], most), {}
+        for start in map(str, range(config.restarts)):
+            drawn = moments.draws(number, draws(server, "starts", start))
+            centroids[start] = on_lattice(project(off_lattice(drawn)))
         return _with_centroids(with_slots(server, slots), phase, centroids)
 
     def _clustered(

@@ -231,13 +231,11 @@ class CPCFL(Method):
         return latest_choices(server, after=server.whole("began"))
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the model that a client chose last.
-
-        Otherwise the one that most clients chose last.
-        """
+        """Return the model that the client chose last, or else the one that most clients did."""
         chosen = self.members(server)
-        choice = favourite(chosen.values()) if client is None else chosen.get(client)
-        choice = favourite(chosen.values()) if choice is None else choice
+        choice = favourite(chosen.values())
+        if client is not None:
+            choice = chosen.get(client, choice)
         module = blank(self.build)
         load_tensors(module, server.slots[self._encoder(choice)])
         load_tensors(module, server.slots[_head(choice)])

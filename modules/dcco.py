@@ -49,10 +49,7 @@ class CrossCorrelation(SharedViews):
         return pair_statistics(u, v)
 
     def loss(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the cross-correlation loss.
-
-        Of the batch alone before anyone has sent statistics.
-        """
+        """Return the cross-correlation loss, of the batch alone before there are statistics."""
         own, shared = pair_statistics(u, v), self.shared()
         if any(bool(value.any()) for value in shared.values()):
             own = corrected(own, shared)

@@ -4,7 +4,7 @@ Sums are on a lattice (`coterie.clustering.lattice`), so the sum over all client
 that follows, is the same for every split of the samples, to the bit.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from coterie.config.method import MethodConfig
 from coterie.contract import (
     Bounds,
     Client,
+    Phase,
     Schedule,
     ServerState,
     Slots,
@@ -29,14 +30,14 @@ from coterie.contract import (
     derive_seed,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.modules.fixed_encoder import OnEncoder
+from coterie.modules.fixed_encoder import ENCODER, OnEncoder
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.warps import Warp
 
 MOMENTS, SUMS = "moments", "sums"
-COUNT, TOTAL, PRODUCTS = "count", "total", "products"
-PROJECTION, POINTS = "projection", "points"
+COUNT, TOTAL, PRODUCTS, WARPED = "count", "total", "products", "warped"
+PROJECTION, POINTS, PROTOTYPES = "projection", "points", "prototypes"
 _ITERATIONS = (3, 2, 2, 6)
 _ROWS = 2048
 """Samples that are warped at a time."""
@@ -98,6 +99,36 @@ class OnExactSums(OnEncoder):
             return client.state[POINTS]
         project = LatticeProjection(**slots[PROJECTION])
         return on_lattice(project(off_lattice(self._features(client, slots)))).to(torch.int16)
+
+
+def sums_phase(
+    server: ServerState,
+    name: str,
+    down: Iterable[str],
+    up: str,
+    bounds: Mapping[str, Bounds],
+    *,
+    loss: bool = False,
+) -> Phase:
+    """Return the next round, in which clients send sums over their samples.
+
+    Args:
+        server: The state before it.
+        name: The phase's name.
+        down: The slots that clients receive besides the encoder.
+        up: The slot of the sums.
+        bounds: Of what a sample adds to each sum.
+        loss: Whether clients report one.
+    """
+    return Phase(
+        name=name,
+        stage="clustering",
+        round=server.round + 1,
+        down=frozenset({ENCODER, *down}),
+        up=frozenset({up}),
+        metrics=frozenset({"loss"} if loss else ()),
+        bounds={up: bounds},
+    )
 
 
 def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
@@ -163,10 +194,7 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
 
 
 def once(tensors: Tensors) -> WeightedUpdate:
-    """Return an outcome whose sums count once.
-
-    Weight 1, so that the mean is the sum by the number of clients.
-    """
+    """Return sums as a contribution of weight 1: their mean is the sum by the number of clients."""
     return WeightedUpdate(weight=1, tensors=tensors)
 
 
@@ -183,11 +211,11 @@ def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
 
 
 def moments_of(sums: Tensors) -> Moments:
-    """Return growing numbers of centroids with their iterations; the first is an eighth of all."""
+    """Return the moments of all samples, from the sums of `moment_sums` over all clients."""
     return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])
 
 
 def growth(prototypes: int) -> Schedule[int]:
-    """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
+    """Return growing numbers of centroids, each with its iterations; the first is an eighth."""
     sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import PositiveInt
 
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import counted_means, kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
 from coterie.contract import (
     Client,
@@ -65,20 +65,19 @@ class KFED(OnFixedEncoder):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Run Algorithm 1, and return the centroids without those of too few samples."""
         points, seed = self._embedded(client, slots), derive_seed(client.seed, "kmeans")
-        k_anonymity = self._task.k_anonymity
-        own = max(1, min(self._per_client, len(points) // k_anonymity))
+        own = max(1, min(self._per_client, len(points) // self._task.k_anonymity))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        sizes = found.assignments.bincount(minlength=own)
-        kept = (sizes >= k_anonymity) | (k_anonymity == 1)
+        centroids, sizes = counted_means(points, found)
+        kept = self._task.enough(sizes)
         note = ""
         if not bool(kept.all()):
             note = (
                 f"it sends {int(kept.sum())} of {own} centroids: the others stand for "
-                f"fewer samples than privacy.k_anonymity={k_anonymity}"
+                f"fewer samples than privacy.k_anonymity={self._task.k_anonymity}"
             )
         return Outcome(
-            gathered={CENTROIDS: found.centroids[kept]},
+            gathered={CENTROIDS: centroids[kept]},
             metrics={"loss": loss},
             smallest={CENTROIDS: fewest(sizes[kept])},
             note=note,

@@ -19,7 +19,6 @@ from torch import Tensor
 from coterie.clustering.exact_kmeans import ClusterSums, moved
 from coterie.clustering.lattice import LIMIT, off_lattice, sums_of_starts
 from coterie.contract import (
-    Bounds,
     Client,
     Outcome,
     Phase,
@@ -42,6 +41,7 @@ from coterie.modules.exact_sums import (
     moment_sums,
     moments_of,
     once,
+    sums_phase,
 )
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 from coterie.modules.noisy_lloyd import NoisyLloyd
@@ -82,7 +82,7 @@ class KMeans(OnExactSums):
         server = super().init(sizes, seed)
         if self._noisy is None:
             return server
-        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start(self._task.features)}
+        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start()}
         return replace(server, slots=slots)
 
     def next(self, server: ServerState) -> Phase | None:
@@ -91,26 +91,14 @@ class KMeans(OnExactSums):
             return None
         if self._noisy is not None:
             return self._noisy.next(server)
-        first = CENTROIDS not in server.slots
-        return Phase(
-            name=MOMENTS if first else "lloyd",
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
-            up=frozenset({MOMENTS if first else SUMS}),
-            metrics=frozenset() if first else frozenset({"loss"}),
-            bounds={MOMENTS: self._moment_bounds()} if first else {SUMS: self._sum_bounds()},
-        )
-
-    def _sum_bounds(self) -> dict[str, Bounds]:
+        if CENTROIDS not in server.slots:
+            return sums_phase(server, MOMENTS, (), MOMENTS, self._moment_bounds())
         width = self._task.features
-        return cluster_bounds(width, LIMIT, width * LIMIT**2)
+        bounds = cluster_bounds(width, LIMIT, width * LIMIT**2)
+        return sums_phase(server, "lloyd", (CENTROIDS,), SUMS, bounds, loss=True)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Return the client's sums.
-
-        Over all its samples, or over those nearest to each centroid.
-        """
+        """Return sums over all samples of the client, or over those nearest to each centroid."""
         if self._noisy is not None:
             return self._noisy.client(self._embedded(client, slots), phase, slots, BEST)
         points = self._features(client, slots)
@@ -131,10 +119,7 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Draw starts from the moments of all samples, or move the centroids.
-
-        Then Lloyd's step for every start that moves.
-        """
+        """Draw starts from the moments of all samples, or take Lloyd's step of those that move."""
         if self._noisy is not None:
             best = self._noisy.after(server, means)
             zeros = torch.zeros(len(best), best.shape[1] + 1, dtype=torch.float64)

@@ -144,8 +144,5 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
         return self.roles.kept(module)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the global encoder, projector and classifier.
-
-        The probabilities are of the classes.
-        """
+        """Return the global encoder and classifier; the probabilities are those of the classes."""
         return self.global_module(server).clusterer()

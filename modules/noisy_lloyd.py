@@ -9,6 +9,7 @@ centroids err least.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from torch import Tensor
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
 from coterie.contract import Bounds, Outcome, Phase, ServerState, Slots, WeightedUpdate, summed
 from coterie.errors import ConfigError
-from coterie.modules.exact_sums import SUMS, draws, once
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.exact_sums import SUMS, draws, once, sums_phase
+from coterie.modules.fixed_encoder import CENTROIDS
 
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20
@@ -50,7 +51,7 @@ class NoisyLloyd:
             raise ConfigError(
                 f"privacy.dp.clip={clip:g}: exact sums take at most {LIMIT}; scale the features."
             )
-        self._clip, self._clusters = clip, clusters
+        self._clip, self._clusters, self._features = clip, clusters, features
         self._weight = max(1, math.floor(clip * features**-0.25 * _STEPS)) / _STEPS
 
     @property
@@ -63,22 +64,15 @@ class NoisyLloyd:
         counts: Tensor = sums[..., -1] / self._weight
         return counts.round()
 
-    def start(self, features: int) -> dict[str, Tensor]:
+    def start(self) -> dict[str, Tensor]:
         """Return the sums' shapes, for one cluster of all samples."""
-        return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
+        return {SUMS: torch.zeros(1, self._features + 1, dtype=torch.float64)}
 
     def next(self, server: ServerState) -> Phase:
         """Return the next phase: the mean of all samples, then iterations."""
-        first = CENTROIDS not in server.slots
-        return Phase(
-            name=MEAN if first else LLOYD,
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
-            up=frozenset({SUMS}),
-            bounds={SUMS: {SUMS: Bounds(highest=self._clip)}},
-            sensitivity=self.sensitivity,
-        )
+        name, down = (LLOYD, (CENTROIDS,)) if CENTROIDS in server.slots else (MEAN, ())
+        phase = sums_phase(server, name, down, SUMS, {SUMS: Bounds(highest=self._clip)})
+        return replace(phase, sensitivity=self.sensitivity)
 
     def client(self, values: Tensor, phase: Phase, slots: Slots, best: str) -> Outcome:
         """Return the sum and the weighted number of each cluster's clipped samples."""

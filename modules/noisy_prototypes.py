@@ -11,6 +11,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -39,20 +40,22 @@ from coterie.modules.exact_sums import (
     POINTS,
     PRODUCTS,
     PROJECTION,
+    PROTOTYPES,
     SUMS,
     TOTAL,
+    WARPED,
     Embed,
     differences,
     discriminant,
     draws,
     once,
+    sums_phase,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_lloyd import NoisyLloyd
 from coterie.networks.prototypes import LatticeProjection, directions
 from coterie.networks.warps import Warp
 
-PROTOTYPES, WARPED = "prototypes", "warped"
 ITERATIONS = 8
 _FEWEST = 1 / 5
 """Share of the mean prototype's samples below which a prototype is dropped as noise."""
@@ -86,38 +89,36 @@ class NoisyPrototypes:
         ridge: float = 0.0,
         cohort: float = 1.0,
     ) -> None:
-        self._clip, self._clusters, self._prototypes = clip, clusters, prototypes
+        self._clip, self._features = clip, features
+        self._clusters, self._prototypes = clusters, prototypes
         self._components, self._neighbours = min(components, features), neighbours
         self._warps, self._ridge, self._cohort = warps, ridge, cohort
         self._lloyd = NoisyLloyd(1.0, prototypes, self._components, 1)
         self.rounds = 1 + ITERATIONS
 
-    def start(self, features: int) -> dict[str, Tensor]:
+    def start(self) -> dict[str, Tensor]:
         """Return the moments' shapes."""
-        shapes = {COUNT: (1,), TOTAL: (features,), PRODUCTS: (features, features)}
+        square = (self._features, self._features)
+        shapes = {COUNT: (1,), TOTAL: (self._features,), PRODUCTS: square}
         if self._warps:
-            shapes[WARPED] = (features, features)
+            shapes[WARPED] = square
         return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     def next(self, server: ServerState) -> Phase | None:
         """Return the next phase: the moments, then iterations."""
         if server.round >= self.rounds:
             return None
-        first = PROJECTION not in server.slots
-        names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else [])) if first else (SUMS,)
-        return Phase(
-            name=MOMENTS if first else PROTOTYPES,
-            stage="clustering",
-            round=server.round + 1,
-            cohort=self._cohort,
-            down=frozenset({ENCODER, *(() if first else (PROJECTION, CENTROIDS))}),
-            up=frozenset({MOMENTS if first else SUMS}),
-            bounds={MOMENTS if first else SUMS: dict.fromkeys(names, Bounds(highest=1.0))},
-            # In each of the moments a sample has a norm of 1 at most.
-            sensitivity=math.nextafter(math.sqrt(len(names)), math.inf)
-            if first
-            else self._lloyd.sensitivity,
-        )
+        if PROJECTION in server.slots:
+            bounds, sensitivity = {SUMS: Bounds(highest=1.0)}, self._lloyd.sensitivity
+            phase = sums_phase(server, PROTOTYPES, (PROJECTION, CENTROIDS), SUMS, bounds)
+        else:
+            names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else []))
+            phase = sums_phase(
+                server, MOMENTS, (), MOMENTS, dict.fromkeys(names, Bounds(highest=1.0))
+            )
+            # In each of them a sample has a norm of 1 at most.
+            sensitivity = math.nextafter(math.sqrt(len(names)), math.inf)
+        return replace(phase, cohort=self._cohort, sensitivity=sensitivity)
 
     def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
         """Return the client's sums; its projected samples stay with it from task to task."""
@@ -134,10 +135,7 @@ class NoisyPrototypes:
     def after(
         self, server: ServerState, phase: Phase, means: Mapping[str, WeightedUpdate]
     ) -> ServerState:
-        """Return the projection from noisy moments.
-
-        Then centroids, and the clusters of the good ones.
-        """
+        """Compute the projection from noisy moments, or centroids and the clusters of good ones."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
 
 from coterie.clustering.private_coreset import private_clusters
 from coterie.clustering.sinkhorn import global_centroids, local_centroids
@@ -249,36 +250,37 @@ class Orchestra(Method):
         return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
 
     def shared_records(self, client: Client, module: OrchestraModel, slots: Slots) -> Outcome:
-        """Return the tensor for the server, and the size of the client's smallest cluster.
+        """Return the tensor for the server, and the size of the client's smallest cluster."""
+        z, seed = module.recollect(), derive_seed(client.seed, "clusters")
+        if self._config.privacy == "none":
+            return Outcome(gathered={"representations": z}, metrics={"smallest_cluster": 1.0})
+        if self._config.privacy == "k_anonymity":
+            return self._centroids(z, seed)
+        centroids = private_clusters(
+            z,
+            self._config.local_clusters,
+            noise_multiplier=float(slots["schedule"]["noise"]),
+            fewest=self._task.k_anonymity,
+            seed=seed,
+            noisy=client.noisy,
+        )
+        return Outcome(gathered={"centroids": centroids.to(z.dtype)})
+
+    def _centroids(self, z: Tensor, seed: int) -> Outcome:
+        """Return the centroids of a client's unit projections z (n, projection).
 
         Clusters of fewer samples than the task's k_anonymity are not sent; a client that has too
         few for all clusters makes fewer.
         """
-        z, wanted, k_anonymity = (
-            module.recollect(),
-            self._config.local_clusters,
-            self._task.k_anonymity,
-        )
-        if self._config.privacy == "none":
-            return Outcome(gathered={"representations": z}, metrics={"smallest_cluster": 1.0})
-        if self._config.privacy == "local_dp":
-            centroids = private_clusters(
-                z,
-                wanted,
-                noise_multiplier=float(slots["schedule"]["noise"]),
-                fewest=k_anonymity,
-                seed=derive_seed(client.seed, "clusters"),
-                noisy=client.noisy,
-            )
-            return Outcome(gathered={"centroids": centroids.to(z.dtype)})
+        wanted, k_anonymity = self._config.local_clusters, self._task.k_anonymity
         clusters = min(wanted, len(z) // k_anonymity)
         if not clusters:
             note = self._withheld(0, len(z))
             return Outcome(gathered={"centroids": z[:0]}, smallest={"centroids": 0}, note=note)
-        seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
+        balanced = self._config.assignment == "balanced"
         found, assigned = local_centroids(z, clusters, seed=seed, balanced=balanced)
         sizes, note = assigned.bincount(minlength=clusters), ""
-        kept = (sizes >= k_anonymity) | (k_anonymity == 1)
+        kept = self._task.enough(sizes)
         if k_anonymity == 1 and len(z) < 2 * wanted:
             note = (
                 f"it has {len(z)} samples in memory, fewer than two for each of "

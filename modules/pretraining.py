@@ -1,10 +1,10 @@
-"""The base of SimCLR, BYOL and SimSiam: projector, predictor, optimiser, FedU's rule.
+"""The base of methods that learn from two views: projector, predictor, optimiser, FedU's rule.
 
 Tun et al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous
-data" (CP-CFL, section 4), pretrains encoders with them centrally. Lubana et al., "Orchestra:
-Unsupervised Federated Learning via Globally Consistent Clustering" (appendix C), uses them as
-federated baselines: stateful clients, and the divergence-aware update of the predictor of Zhuang et
-al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
+data" (CP-CFL, section 4), pretrains encoders with SimCLR, BYOL and SimSiam centrally. Lubana et
+al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering" (appendix C),
+uses them as federated baselines: stateful clients, and the divergence-aware update of the predictor
+of Zhuang et al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
 """
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -167,7 +167,7 @@ class Followed(TwoViews):
 
 
 class TwoViewsPredicted(TwoViews):
-    """An online and a target network, with a predictor that has BatchNorm."""
+    """An online network, trained on two views, with a predictor that has BatchNorm."""
 
     config: PredictorConfig
 

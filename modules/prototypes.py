@@ -22,7 +22,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from coterie.clustering.dense_prototypes import dense_clusters
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import counted_means, kmeans
 from coterie.clustering.lattice import LIMIT, on_lattice
 from coterie.clustering.prototypes import check_enough, cluster_prototypes, sizes
 from coterie.contract import (
@@ -41,9 +41,9 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
+from coterie.modules.exact_sums import MOMENTS, POINTS, PROTOTYPES, project_in, with_slots
 from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
-from coterie.modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.networks.prototypes import BoundedPrototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
 
@@ -114,30 +114,29 @@ class Prototypes(OnEncoder):
             self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built.
-
-        Under differential privacy the moments too, still zero.
-        """
+        """Return the encoder as built and, under differential privacy, moments of zero."""
         server = super().init(sizes, seed)
         if self._noisy is None:
             enough = [size for size in sizes.values() if size >= self._minimum]
             most = sum(max(1, size // (2 * self._minimum)) for size in enough)
             check_enough(most, sum(sizes.values()), self._clusters)
             return server
-        return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
+        return with_slots(server, {MOMENTS: self._noisy.start()})
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the only phase.
-
-        Under differential privacy, moments and then an iteration a round.
-        """
+        """Return the only phase; under differential privacy, moments and then iterations."""
         if self._noisy is not None:
             return self._noisy.next(server)
         if server.round:
             return None
         most = self._config.prototypes
         number = TensorSpec(
-            shape=(range(most + 1),), dtype=torch.float64, lowest=0.0, highest=1.0, per_sample=True
+            as_long_as=POINTS,
+            shape=(range(most + 1),),
+            dtype=torch.float64,
+            lowest=0.0,
+            highest=1.0,
+            per_sample=True,
         )
         width = self._task.features
         return Phase(
@@ -168,11 +167,12 @@ class Prototypes(OnEncoder):
             seed=derive_seed(client.seed, "kmeans"),
             restarts=config.restarts,
         )
-        counts, scatter = sizes(points, found.centroids, found.assignments)
+        prototypes, _ = counted_means(points, found)
+        counts, scatter = sizes(points, prototypes, found.assignments)
         kept = counts >= self._minimum
         return Outcome(
             gathered={
-                POINTS: found.centroids[kept],
+                POINTS: prototypes[kept],
                 COUNTS: counts[kept],
                 SCATTER: scatter[kept],
             },
@@ -214,10 +214,7 @@ class Prototypes(OnEncoder):
         )
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster, under differential privacy.
-
-        Else there are no sums.
-        """
+        """Return the number of samples of each cluster; only differential privacy has sums."""
         return {} if self._noisy is None else self._noisy.group_sizes(sums)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:

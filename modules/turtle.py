@@ -51,8 +51,8 @@ from coterie.modules.exact_sums import (
     moments_of,
     once,
     project_in,
+    sums_phase,
 )
-from coterie.modules.fixed_encoder import ENCODER
 from coterie.networks.branch import cluster_count
 from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
 from coterie.networks.prototypes import directions
@@ -109,21 +109,11 @@ class Turtle(OnExactSums):
         projected = LABELS if TASK in server.slots else SCATTER
         name = projected if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
-        return Phase(
-            name=name,
-            stage="clustering",
-            round=server.round + 1,
-            down=frozenset({ENCODER, *down}),
-            up=frozenset({up}),
-            metrics=frozenset({"loss"} if name == LABELS else ()),
-            bounds={up: self._bounds(name, server)},
-        )
+        bounds, loss = self._bounds(name, server), name == LABELS
+        return sums_phase(server, name, down, up, bounds, loss=loss)
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """Return bounds on what a sample adds to each sum.
-
-        Φ begins with 1, other features are within its scale.
-        """
+        """Return bounds on what a sample adds to each sum: φ is 1 and values within a scale."""
         if name == MOMENTS:
             return self._moment_bounds()
         features = len(server.slots[SCATTER][SCATTER])
@@ -163,10 +153,7 @@ class Turtle(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Compute the projection and random labels, or take a step.
-
-        Then a step of these, and their classifier.
-        """
+        """Compute the projection, then random labels, then steps of these and their classifiers."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == SCATTER:

@@ -16,8 +16,7 @@ from torch.nn.functional import one_hot
 from coterie.clustering.lattice import nearest
 from coterie.clustering.prototypes import margin
 from coterie.contract import ServerState, Slots, Tensors
-from coterie.modules.exact_sums import PRODUCTS
-from coterie.modules.noisy_prototypes import PROTOTYPES
+from coterie.modules.exact_sums import PRODUCTS, PROTOTYPES
 from coterie.modules.own_labels import TARGETS, started
 from coterie.modules.views import WIDE
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of

@@ -18,12 +18,12 @@ from coterie.modules.exact_sums import (
     POINTS,
     PRODUCTS,
     PROJECTION,
+    WARPED,
     OnExactSums,
     differences,
     moment_sums,
     with_slots,
 )
-from coterie.modules.noisy_prototypes import WARPED
 from coterie.networks.encoders import Encoder, Raw
 from coterie.networks.mirrored import Mirrored
 from coterie.networks.orientations import Orientations

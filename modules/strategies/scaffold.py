@@ -1,8 +1,11 @@
 """SCAFFOLD: control variates correct the drift of the clients' steps.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
-(arXiv:1910.06378), Algorithm 1 with option II and a global step of 1, for SGD. Where learning rates
-change in a round, K η is their sum.
+(arXiv:1910.06378), Algorithm 1 with option II and a global step of 1.
+
+Option II takes c_i⁺ = c_i − c + (x − y_i) / (K η), which for SGD is the mean of the K gradients
+before their correction. That mean is taken here, weighted by the learning rates, so that it is a
+gradient under momentum or Adam too, whose steps are none.
 """
 
 from typing import ClassVar
@@ -21,6 +24,7 @@ class Scaffold(Strategy):
     steps: ClassVar[bool] = True
     tells: ClassVar[bool] = True
     hears: ClassVar[bool] = True
+    sums_gradients: ClassVar[bool] = True
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
         """Return c = 0."""
@@ -35,13 +39,13 @@ class Scaffold(Strategy):
         return add
 
     def finish(self, local: Local, trained: Tensors) -> Sent:
-        """Keep c_i⁺ = c_i − c + (x − y_i) / (K η), and send c_i⁺ − c_i."""
+        """Keep c_i⁺, the mean gradient, and send c_i⁺ − c_i."""
         sent, kept = {}, {}
         for name, start in local.start.items():
             before = local.kept.get(name, torch.zeros_like(start))
             after = before
             if local.rates[name]:
-                after = (start - trained[name]) / local.rates[name] - _difference(local, name)
+                after = local.gradients[name].to(start) / local.rates[name]
             sent[name], kept[name] = after - before, after
         return Sent(own=sent, kept=kept)
 

@@ -30,6 +30,8 @@ class Local:
         steps: Parameter to its number of optimiser steps.
         rates: Parameter to the sum of its learning rates over these steps.
         momenta: Parameter to the momentum of its optimiser.
+        gradients: Parameter to the sum of its gradients, uncorrected, each times the learning rate,
+            if the strategy asks for them.
     """
 
     start: Tensors
@@ -38,6 +40,7 @@ class Local:
     steps: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     rates: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     momenta: dict[str, float] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +66,14 @@ class Strategy(Component):
         tells: Whether clients receive the strategy's values.
         hears: Whether clients send values for the strategy.
         steps: Whether it takes the server's step in `join`, so that no optimiser may.
+        sums_gradients: Whether it needs `Local.gradients`.
     """
 
     equal: ClassVar[bool] = False
     tells: ClassVar[bool] = False
     hears: ClassVar[bool] = False
     steps: ClassVar[bool] = False
+    sums_gradients: ClassVar[bool] = False
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
         """Return the strategy's values on the server before the first round; by default none."""
@@ -123,6 +128,8 @@ def corrected(module: nn.Module, local: Local, strategy: Strategy) -> Iterator[N
                 name = names.get(value, "")
                 if value.grad is not None and name in local.start:
                     _count(local, name, group)
+                    if strategy.sums_gradients:
+                        _add(local, name, value.grad, group)
                     added = None if correction is None else correction(name, value.detach())
                     if added is not None:
                         value.grad.add_(added)
@@ -138,3 +145,8 @@ def _count(local: Local, name: str, group: Mapping[str, Any]) -> None:
     local.steps[name] += 1
     local.rates[name] += float(group.get("lr", 0.0))
     local.momenta[name] = float(group.get("momentum", 0.0))
+
+
+def _add(local: Local, name: str, gradient: Tensor, group: Mapping[str, Any]) -> None:
+    found = gradient.detach() * float(group.get("lr", 0.0))
+    local.gradients[name] = local.gradients[name].add_(found) if name in local.gradients else found

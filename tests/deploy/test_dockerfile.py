@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = re.sub(r"\\\n\s*", "", (ROOT / "deploy" / "Dockerfile").read_text()).splitlines()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 INSTALL = next(step for step in STEPS if "pip install" in step).removeprefix("RUN ")
+EXTRAS = next(step for step in STEPS if step.startswith("ARG EXTRAS=")).removeprefix("ARG EXTRAS=")
 
 # Coterie alone, into a folder: what it needs is here, and PyTorch's own index is not to be had.
 PIP = """#!/usr/bin/env bash
@@ -61,7 +62,7 @@ def test_the_installation_is_that_of_make_install():
     for words in ("--constraint constraints.txt", "-m pip install"):
         assert words in INSTALL
         assert words in makefile
-    assert "[faiss-$FAISS,aws,remote,tune]" in INSTALL
+    assert "[faiss-$FAISS,$EXTRAS]" in INSTALL
     assert "[faiss-$(FAISS),dev]" in makefile
     assert {"faiss-cpu", "faiss-gpu"} <= PROJECT["project"]["optional-dependencies"].keys()
     (base,) = [step for step in STEPS if step.startswith("FROM ")]
@@ -83,6 +84,7 @@ def test_the_installed_image_runs_a_command(copied, tmp_path, faiss):
         env={
             **os.environ,
             "FAISS": faiss,
+            "EXTRAS": EXTRAS,
             "TARGET": str(site),
             "TOLD": str(told),
             "REAL": sys.executable,
@@ -93,7 +95,7 @@ def test_the_installed_image_runs_a_command(copied, tmp_path, faiss):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert told.read_text().endswith(f".[faiss-{faiss},aws,remote,tune]\n")
+    assert told.read_text().endswith(f".[faiss-{faiss},{EXTRAS}]\n")
     assert ("--extra-index-url" in told.read_text()) == (faiss == "cpu")
     shown = subprocess.run(
         [sys.executable, "-m", "coterie.jobs.train", "--help", "experiment=concord_digits"],

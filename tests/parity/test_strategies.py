@@ -43,10 +43,13 @@ def run(folder, **keys):
     return found.module.weight.detach(), found
 
 
-def steps(client, w, correction, momentum=0.0):
+def steps(client, w, correction, momentum=0.0, seen=None):
     y, velocity = w.clone(), torch.zeros(2, dtype=torch.float64)
     for step in range(STEPS[client]):
-        velocity = momentum * velocity + gradient(client, step, y) + correction(y)
+        found = gradient(client, step, y)
+        if seen is not None:
+            seen.append(found)
+        velocity = momentum * velocity + found + correction(y)
         y = y - RATE * velocity
     return y
 
@@ -63,6 +66,21 @@ def scaffold(w):
     for _ in range(ROUNDS):
         ends = [steps(k, w, lambda y, c=c, i=own[k]: c - i) for k in (0, 1)]
         new = [own[k] - c + (w - ends[k]) / (STEPS[k] * RATE) for k in (0, 1)]
+        c = c + sum(new[k] - own[k] for k in (0, 1)) / 2
+        own, w = new, sum(ends) / 2
+    return w
+
+
+def scaffold_of_gradients(w, momentum):
+    """Control variates are the clients' mean gradients; without momentum this is option II."""
+    c, own = torch.zeros_like(w), [torch.zeros_like(w) for _ in SIZES]
+    for _ in range(ROUNDS):
+        ends, new = [], []
+        for k in (0, 1):
+            seen = []
+            y = steps(k, w, lambda y, c=c, i=own[k]: c - i, momentum, seen)
+            ends.append(y)
+            new.append(sum(seen) / len(seen))
         c = c + sum(new[k] - own[k] for k in (0, 1)) / 2
         own, w = new, sum(ends) / 2
     return w
@@ -129,6 +147,7 @@ START = torch.tensor([0.3, -0.2], dtype=torch.float64)
         ({}, lambda: fedprox(START, 0.0)),
         ({"strategy": "fedprox", "mu": 0.7}, lambda: fedprox(START, 0.7)),
         ({"strategy": "scaffold"}, lambda: scaffold(START)),
+        ({"strategy": "scaffold", "momentum": 0.9}, lambda: scaffold_of_gradients(START, 0.9)),
         ({"strategy": "fednova"}, lambda: fednova(START, 0.0)),
         ({"strategy": "fednova", "momentum": 0.9}, lambda: fednova(START, 0.9)),
         ({"strategy": "feddyn"}, lambda: feddyn(START, 0.01)),
@@ -142,6 +161,10 @@ START = torch.tensor([0.3, -0.2], dtype=torch.float64)
 def test_a_strategy_is_its_papers(tmp_path, keys, wanted):
     found, _ = run(tmp_path, **keys)
     torch.testing.assert_close(found, wanted(), rtol=1e-9, atol=1e-9)
+
+
+def test_the_mean_gradient_is_option_two_of_scaffold():
+    torch.testing.assert_close(scaffold_of_gradients(START, 0.0), scaffold(START))
 
 
 def test_control_variates_are_counted(tmp_path):

@@ -348,6 +348,12 @@ def test_batch_norm_is_refused_under_differential_privacy(tmp_path):
         federated(tmp_path, overrides=keys)
 
 
+@pytest.mark.parametrize("strategy", [{}, {"strategy": "fedavg"}, {"strategy": "fedadam"}])
+def test_a_strategy_without_a_proximal_term_takes_no_mu(tmp_path, strategy):
+    with pytest.raises(ConfigError, match=r'^mu=5: strategy="fed.*" has no such term; give "fedpr'):
+        federated(tmp_path, mu=5.0, **strategy)
+
+
 def test_what_is_held_out_needs_a_validation_step(tmp_path):
     with pytest.raises(ConfigError, match=r"holdout=0\.2: .* has no validation_step"):
         federated(tmp_path, OfTheOtherPackage(), TensorDataset(*tensors()), holdout=0.2)

@@ -3,6 +3,7 @@
 from torch.nn.functional import cross_entropy
 
 from coterie.commands import train
+from coterie.contract.metric import RESERVED
 from coterie.jobs import evaluate
 from tests.builders.own_module import Lit, federated, rows
 
@@ -29,6 +30,22 @@ def test_the_servers_loader_and_what_clients_hold_out_have_names_of_their_own(tm
         assert last[f"val/{name}"] is None
     assert run.metrics["val"].keys() == {"val/acc", "unsupervised/loss"}
     assert run.metrics["holdout"] == {n: last[n] for n in ("val/acc", "unsupervised/loss")}
+
+
+class Reserved(Lit):
+    """Logs under the names of the columns that locate a row."""
+
+    def training_step(self, batch, batch_idx):
+        for number, name in enumerate(RESERVED):
+            self.log(name, float(number))
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_metric_with_the_name_of_a_column_is_kept_under_another(tmp_path):
+    run = federated(tmp_path, Reserved(), rounds=1)
+    assert run.exit_code == 0
+    (row,) = rows(run)
+    assert [row[f"logged/{name}"] for name in RESERVED] == [*map(float, range(len(RESERVED)))]
 
 
 def test_a_run_of_named_classes_is_resumed_with_trust_and_not_evaluated(

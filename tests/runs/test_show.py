@@ -91,7 +91,8 @@ def test_other_data_than_the_runs_is_refused(finished_run, tmp_path, capsys):
     assert "are not those that the run has clustered" in capsys.readouterr().err
     (run / "assignments.parquet").unlink()
     assert show.main([f"run={run}"]) == 2
-    assert "it has no assignments.parquet" in capsys.readouterr().err
+    told = " ".join(capsys.readouterr().err.split())
+    assert "it has no assignments.parquet: the run has not ended; go on with resume=true." in told
 
 
 @pytest.mark.parametrize("method", ["kmeans", "concord"])

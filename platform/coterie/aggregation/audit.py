@@ -34,10 +34,7 @@ def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:
 
 
 def smallest_sent(outcome: Outcome) -> dict[str, int]:
-    """Return the smallest groups that a client reports for its tensors and messages, by full name.
-
-    1 where it says nothing.
-    """
+    """Return the smallest group behind each tensor and message, by full name; 1 if not reported."""
     addressed = {key for message in outcome.peer_messages.values() for key in message}
     kinds = (("gathered", sorted(outcome.gathered)), ("peer", sorted(addressed)))
     return {f"{kind}/{key}": outcome.smallest.get(key, 1) for kind, keys in kinds for key in keys}

@@ -56,7 +56,8 @@ def clipped(
         scale *= _SMALLER
     parts = zip(slots, whole, strict=True)
     return {
-        slot: WeightedUpdate(weight=1, tensors=_split(part, layouts[slot])) for slot, part in parts
+        slot: WeightedUpdate(weight=1, tensors=layouts[slot].split(part / STEPS))
+        for slot, part in parts
     }
 
 
@@ -72,9 +73,3 @@ def _update(sent: Tensors, received: Tensors) -> dict[str, Tensor]:
 def _squares(whole: list[Tensor]) -> int:
     """Return Σ x² of integers, exact up to 2^63."""
     return sum(int(part.long().square().sum()) for part in whole)
-
-
-def _split(whole: Tensor, layout: Layout) -> dict[str, Tensor]:
-    sizes = [torch.Size(shape).numel() for shape in layout.shapes]
-    parts = zip(layout.names, layout.shapes, torch.split(whole / STEPS, sizes), strict=True)
-    return {name: part.reshape(shape) for name, shape, part in parts}

@@ -71,17 +71,19 @@ class Compression(Stage):
         }
         if not updates:
             return sent
-        generator = torch.Generator().manual_seed(derive_seed(task.seed, "compression") % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(task.seed, "compression"))
         if self._config.compression == "int8":
             kept: Updates = {}
             coarse = {key: int8(update, generator) for key, update in updates.items()}
             sizes = {key: len(update) + _SCALE_BYTES for key, update in updates.items()}
         else:
             coarse, kept = topk(updates, task.state, self._config.keep)
-            sizes = {
-                key: int(values.count_nonzero()) * (_INDEX_BYTES + _entry(sent.up, key))
-                for key, values in coarse.items()
+            entries = {
+                f"{slot}/{name}": _INDEX_BYTES + value.itemsize
+                for slot, mean in sent.up.items()
+                for name, value in mean.tensors.items()
             }
+            sizes = {k: int(values.count_nonzero()) * entries[k] for k, values in coarse.items()}
         up = {slot: _restored(slot, mean, task, coarse) for slot, mean in sent.up.items()}
         return replace(
             sent,
@@ -130,10 +132,10 @@ def topk(updates: Updates, memory: Mapping[str, Tensor], keep: float) -> tuple[U
     sent[chosen] = joined[chosen]
     sizes = [len(each) for each in wanted.values()]
     parts = zip(wanted, torch.split(sent, sizes), torch.split(joined - sent, sizes), strict=True)
-    pairs = {key: (given, rest.float()) for key, given, rest in parts}
-    return {k: given for k, (given, _) in pairs.items()}, {
-        k: rest for k, (_, rest) in pairs.items()
-    }
+    given, kept = Updates(), Updates()
+    for key, part, rest in parts:
+        given[key], kept[key] = part, rest.float()
+    return given, kept
 
 
 def _flat(value: Tensor) -> Tensor:
@@ -151,16 +153,6 @@ def _restored(slot: str, mean: WeightedUpdate, task: StageTask, coarse: Updates)
         for name, value in mean.tensors.items()
     }
     return WeightedUpdate(weight=mean.weight, tensors=tensors)
-
-
-def _entry(up: Mapping[str, WeightedUpdate], key: str) -> int:
-    """Return the bytes of one entry of the tensor at a key."""
-    return next(
-        value.itemsize
-        for slot, mean in up.items()
-        for name, value in mean.tensors.items()
-        if f"{slot}/{name}" == key
-    )
 
 
 def _bytes(up: Mapping[str, WeightedUpdate], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -266,17 +266,21 @@ class Layout:
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         return torch.cat([tensors[name].detach().reshape(-1).to(kind) for name in self.names])
 
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Split a flat vector into tensors of these names and shapes, in the vector's dtype."""
+        parts = zip(self.names, self.shapes, torch.split(flat, self.sizes), strict=True)
+        return {name: part.reshape(shape) for name, shape, part in parts}
+
     def restore(self, flat: Tensor) -> dict[str, Tensor]:
         """Split a flat float64 vector into the tensors, in their own dtypes."""
-        sizes = [torch.Size(shape).numel() for shape in self.shapes]
-        parts = zip(self.names, self.shapes, self.dtypes, torch.split(flat, sizes), strict=True)
-        return {name: narrowed(part.reshape(shape), dtype) for name, shape, dtype, part in parts}
+        pairs = zip(self.split(flat).items(), self.dtypes, strict=True)
+        return {name: narrowed(part, dtype) for (name, part), dtype in pairs}
 
     def mean(self, sums: FixedPointSum) -> dict[str, Tensor]:
         """Return a sum's mean as the tensors, in their own dtypes."""
         found, start = {}, 0
-        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
-            size = math.prod(shape)
+        fields = zip(self.names, self.shapes, self.dtypes, self.sizes, strict=True)
+        for name, shape, dtype, size in fields:
             found[name] = sums.mean(dtype, start, size).reshape(shape)
             start += size
         return found
@@ -286,9 +290,21 @@ class Layout:
         return FixedPointSum(*torch.zeros(2, self.elements, dtype=torch.float64))
 
     @property
+    def sizes(self) -> list[int]:
+        """The number of elements of each tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
     def elements(self) -> int:
         """Length of the flat vector."""
-        return sum(torch.Size(shape).numel() for shape in self.shapes)
+        return sum(self.sizes)
+
+
+def totals(
+    sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]
+) -> dict[str, FixedPointSum]:
+    """Return each slot's sum, in alphabetical order; zeros without contributions."""
+    return {slot: sums.get(slot) or layouts[slot].zeros() for slot in sorted(layouts)}
 
 
 def magnitude(values: Tensor) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout, SumsExceededError
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout, SumsExceededError, totals
 from coterie.aggregation.masked_messages import PublicKeys
 from coterie.aggregation.masks import Vector, add_mask
 from coterie.aggregation.secure_party import Party
@@ -26,8 +26,7 @@ _REST = "Masks did not cancel: a client sent other numbers than agreed; go on wi
 def encode(sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]) -> Vector:
     """Return the sums of all slots as one vector; a slot without contributions is zeros."""
     parts = []
-    for slot in sorted(layouts):
-        found = sums.get(slot) or layouts[slot].zeros()
+    for found in totals(sums, layouts).values():
         parts += [found.high.long(), found.low.long(), torch.tensor([found.weight, found.bound])]
     return torch.cat(parts).numpy().view(np.uint64)
 

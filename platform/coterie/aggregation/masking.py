@@ -46,11 +46,12 @@ from coterie.aggregation.stage import (
     Stage,
     StageTask,
     Start,
+    besides_sums,
     require_sum,
 )
 from coterie.contract.method import Method
 from coterie.contract.phase import Phase, WeightedUpdate, summed
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, ContractError, RunError
 
 KEYS = "secure_aggregation"
 """The key of public keys and shares in the counts of bytes."""
@@ -115,10 +116,18 @@ class Masking(Stage):
         return True
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Count the bytes of masked contributions, which go to every slot and are larger."""
+        """Count the bytes of masked contributions, which go to every slot and are larger.
+
+        A slot that one client alone sends would be read as its own, so each client sends them all.
+        """
         if not task.phase_data:
             return sent
         require_sum(sent, "privacy.secure_aggregation")
+        if missing := sorted(task.layouts.keys() - sent.up.keys()):
+            raise ContractError(
+                f"Slot {missing[0]!r} is not sent: under privacy.secure_aggregation=true each "
+                "client sends all slots of a phase, so that no sum is of one client alone."
+            )
         masked = {slot: masked_bytes(layout) for slot, layout in task.layouts.items()}
         smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
@@ -201,13 +210,11 @@ class Masking(Stage):
 
 def check_sums_only(phase: Phase) -> None:
     """Raise a ConfigError if clients send anything but sums, to the server or to each other."""
-    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
-        if keys:
-            raise ConfigError(
-                f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
-                f"phase {phase.name!r}, which is not a sum; leave it out, or choose a method whose "
-                "clients send sums only, such as fedavg or concord."
-            )
+    if told := besides_sums(phase):
+        raise ConfigError(
+            f"privacy.secure_aggregation=true: {told}, which is not a sum; leave it out, or choose "
+            "a method whose clients send sums only, such as fedavg or concord."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +325,7 @@ class _Opening:
         """Subtract the survivors' own masks, and the masks that they share with lost clients."""
         survivors, needed = self.clients, threshold(len(keys))
         # From here on the sum has the clients of a process even if it is lost, or lies.
-        answers = _in_time(self.exchange("reveal", dict.fromkeys(self.calls, survivors)))
+        answers = self.exchange("reveal", dict.fromkeys(self.calls, survivors))
         proper = _of_each(lambda by, found: are_shares(found, SHARE_BYTES, graph))
         revealed = _joined({c: each for c, each in answers.items() if proper(each, self.calls[c])})
         self._require(needed, len(revealed))
@@ -380,10 +387,6 @@ def _of_each(proper: Callable[[int, Any], bool]) -> _Proper:
 
 def _why(answer: Any, step: SecureStep) -> str:
     return answer.why if isinstance(answer, Late) else _MALFORMED.format(step)
-
-
-def _in_time(answers: Mapping[int, Any]) -> dict[int, Any]:
-    return {call: answer for call, answer in answers.items() if not isinstance(answer, Late)}
 
 
 def _joined(answers: Mapping[int, Mapping[int, Any]]) -> dict[int, Any]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.clipping import STEPS, Sensitivity, clipped
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
-from coterie.aggregation.exact import ExactMeans
+from coterie.aggregation.exact import ExactMeans, totals
 from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
 from coterie.aggregation.sample_noise import SampleNoise, noisy_training
 from coterie.aggregation.stage import (
@@ -177,23 +177,19 @@ class Noise(Stage):
         if bound is None:  # clients have trained with noise
             self._pay(run, self._tag(place(run.phase), _bytes(run, sums)).hex())
             return sums.result()
-        whole = _whole(run, sums)
-        tag = self._tag(f"{place(run.phase)}{sigma(self._dp, bound)} ", whole.tobytes())
+        whole, deviation = _whole(run, sums), sigma(self._dp, bound.steps)
+        tag = self._tag(f"{place(run.phase)}{deviation} ", whole.tobytes())
         self._pay(run, tag.hex())
         stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
-        noise = discrete_gaussian(stream, sigma(self._dp, bound), len(whole))
-        noisy = whole + np.where(_statistics(run), 0, noise)
-        count = len(run.sizes) if bound.clips else 1
-        means, start = {}, 0
-        for slot in sorted(run.layouts):
-            layout = run.layouts[slot]
-            flat = torch.from_numpy(noisy[start : start + layout.elements]).double()
-            start += layout.elements
-            if bound.clips:
-                flat = layout.flatten(run.offered[slot]).double() + flat / STEPS / count
-            else:
-                flat = flat / STEPS
-            means[slot] = WeightedUpdate(weight=1, tensors=layout.restore(flat))
+        noise = discrete_gaussian(stream, deviation, len(whole))
+        noisy = torch.from_numpy(whole + np.where(_statistics(run), 0, noise)).double() / STEPS
+        layouts = {slot: run.layouts[slot] for slot in sorted(run.layouts)}
+        parts = torch.split(noisy, [layout.elements for layout in layouts.values()])
+        means = {}
+        for (slot, layout), part in zip(layouts.items(), parts, strict=True):
+            if bound.clips:  # a sum of updates
+                part.div_(len(run.sizes)).add_(layout.flatten(run.offered[slot]))
+            means[slot] = WeightedUpdate(weight=1, tensors=layout.restore(part))
         return means
 
     def audit(
@@ -228,11 +224,10 @@ class Noise(Stage):
 
     def _training(self, phase: Phase, client: int) -> SampleNoise:
         assert self._dp.clip is not None
-        assert self._dp.noise_multiplier is not None
         context = f"training {place(phase)}{client}".encode()
         return SampleNoise(
             clip=self._dp.clip,
-            sigma=math.ceil(Fraction(self._dp.noise_multiplier) * STEPS),
+            sigma=sigma(self._dp, STEPS),
             epochs=self._epochs,
             key=hmac.digest(self.ledger.secret, context, "sha256"),
         )
@@ -263,10 +258,10 @@ class Noise(Stage):
         return epsilon(releases, self._dp.noise_multiplier, self._dp.delta)
 
 
-def sigma(config: DPConfig, bound: Sensitivity) -> int:
-    """Return the noise's standard deviation in units of 2^-20, rounded up."""
-    assert config.noise_multiplier is not None
-    return math.ceil(Fraction(config.noise_multiplier) * bound.steps)
+def sigma(config: DPConfig, steps: int) -> int:
+    """Return the noise's standard deviation for a sensitivity, both in steps, rounded up."""
+    assert config.noise_multiplier is not None  # as there is a clip
+    return math.ceil(Fraction(config.noise_multiplier) * steps)
 
 
 def place(phase: Phase) -> str:
@@ -276,28 +271,26 @@ def place(phase: Phase) -> str:
 
 def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
     """Return the bytes of all slots' sums."""
-    found = [sums.sums.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
-    totals = [limb.long().numpy().tobytes() for each in found for limb in (each.high, each.low)]
-    return b"".join(totals)
+    found = totals(sums.sums, run.layouts).values()
+    limbs = (limb for total in found for limb in (total.high, total.low))
+    return b"".join(limb.long().numpy().tobytes() for limb in limbs)
 
 
 def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
     """Return which elements of all slots are running statistics, whose update is set to zero."""
     layouts = [run.layouts[slot] for slot in sorted(run.layouts)]
-    fields = [pair for of in layouts for pair in zip(of.names, of.shapes, strict=True)]
-    sizes = [math.prod(shape) for _, shape in fields]
-    return np.repeat([is_statistic(name) for name, _ in fields], sizes)
+    statistics = [is_statistic(name) for layout in layouts for name in layout.names]
+    return np.repeat(statistics, [size for layout in layouts for size in layout.sizes])
 
 
 def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
     """Return all slots' sums as one vector of integers in units of 2^-20, zeros if absent."""
     parts = []
-    for slot in sorted(run.layouts):
-        totals = sums.sums.get(slot) or run.layouts[slot].zeros()
-        if totals.low.any():
+    for slot, total in totals(sums.sums, run.layouts).items():
+        if total.low.any():
             raise ContractError(
                 f"Slot {slot!r}: under privacy.dp sums over samples are multiples of 2^-20; round "
                 "what a client sends."
             )
-        parts.append(totals.high.long().numpy())
+        parts.append(total.high.long().numpy())
     return np.concatenate(parts)

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
 from coterie.aggregation.sample_noise import check_installed, check_unmixed
-from coterie.aggregation.stage import Start
+from coterie.aggregation.stage import Start, besides_sums
 from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
@@ -23,12 +23,12 @@ def check_noise(start: Start) -> None:
     """Check that the run's sums can be made private, and that the budget pays for one."""
     config, method, dp = start.config, start.method, start.config.privacy.dp
     if dp.unit == "sample":
-        check_installed("privacy.dp.unit=sample")
-    if config.compile and dp.unit == "sample":
-        raise ConfigError(
-            f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient comes "
-            "from hooks, which compiled encoders may pass by; leave one of the two out."
-        )
+        check_installed()
+        if config.compile:
+            raise ConfigError(
+                f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient "
+                "comes from hooks, which compiled encoders may pass by; leave one of the two out."
+            )
     rule = config.aggregation.rule
     if rule not in ("weighted", "equal"):
         raise ConfigError(
@@ -62,12 +62,8 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
     """
     assert config.clip is not None
     key = f"privacy.dp.clip={config.clip:g}"
-    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
-        if keys:
-            raise ConfigError(
-                f"{key}: clients send the {kind} {sorted(keys)[0]!r} in phase {phase.name!r}, "
-                f"which no noise protects; {_OTHERS}"
-            )
+    if told := besides_sums(phase):
+        raise ConfigError(f"{key}: {told}, which no noise protects; {_OTHERS}")
     if phase.sensitivity is not None:
         return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
     if config.unit == "sample":

@@ -60,12 +60,12 @@ def check_unmixed(module: nn.Module) -> None:
             )
 
 
-def check_installed(key: str) -> None:
-    """Raise a ConfigError that names a key if Opacus is missing."""
+def check_installed() -> None:
+    """Raise a ConfigError if Opacus is missing."""
     if find_spec("opacus") is None:
         raise ConfigError(
-            f"{key}: opacus, which computes each sample's gradient, is not installed; install it "
-            "with pip install 'coterie[dp]'."
+            "privacy.dp.unit=sample: opacus, which computes each sample's gradient, is not "
+            "installed; install it with pip install 'coterie[dp]'."
         )
 
 

@@ -134,6 +134,14 @@ def require_sum(sent: Contribution, key: str) -> None:
         )
 
 
+def besides_sums(phase: Phase) -> str:
+    """Say what clients send but sums, to the server or to each other; "" if nothing."""
+    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
+        if keys:
+            return f"clients send the {kind} {min(keys)!r} in phase {phase.name!r}"
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sent:
     """The values that clients sent under one key in one phase, for the audit of a run.
@@ -188,7 +196,6 @@ class Gathering(Protocol):
     Attributes:
         sums: The exact sums over all clients so far.
         calls: Call to the clients whose tasks in it count.
-        retries: Whether the policy gives a failed client a second try.
     """
 
     sums: ExactMeans

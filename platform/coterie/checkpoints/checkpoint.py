@@ -34,7 +34,8 @@ FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """Errors that a record with a right checksum but other content raises."""
-_FILES = ("server.safetensors", "stages.safetensors", "peer_messages.safetensors")
+_SERVER = "server.safetensors"
+_FILES = (_SERVER, "stages.safetensors", "peer_messages.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +149,9 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
         except DamagedError as error:
             damaged.append(f"{folder / name}: {error}")
             continue
-        passed_over = tuple(f"{which}; the one before it is used." for which in damaged)
-        return replace(loaded, damaged=passed_over)
+        return replace(
+            loaded, damaged=tuple(f"{each}; the one before it is used." for each in damaged)
+        )
     raise DataError(
         f"{folder}: none of its {len(candidates)} checkpoints is intact ({damaged[0]}); restore "
         "one from a backup, or start afresh in a new run_dir."
@@ -162,8 +164,8 @@ def server_slots(folder: Path) -> Slots:
         path = folder / name
         try:
             record = unseal(path / "run.json")
-            check_files(path, {_FILES[0]: record["files"][_FILES[0]]})
-            return group_slots(load_tensors_file(path / _FILES[0]), record["slots"])
+            check_files(path, {_SERVER: record["files"][_SERVER]})
+            return group_slots(load_tensors_file(path / _SERVER), record["slots"])
         except (DamagedError, SafetensorError, *_MALFORMED) as error:
             raise DataError(f"{path}: it is damaged ({reason(error)}); resume the run.") from error
     raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
@@ -213,9 +215,7 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
 
 def _named(folder: Path, which: str | int) -> str:
     """Return the checkpoint's name for "best" or a round."""
-    name = pointed_to(folder, "best") if which == "best" else None
-    if isinstance(which, int):
-        name = checkpoint_name(which, 0)
+    name = checkpoint_name(which, 0) if isinstance(which, int) else pointed_to(folder, which)
     names = checkpoints_in(folder)
     if not names:
         raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")

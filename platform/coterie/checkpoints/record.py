@@ -231,9 +231,10 @@ def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
 
 
 def _ledger(record: dict[str, Any]) -> Ledger:
-    versions = {int(client): known for client, known in record.pop("versions").items()}
-    received = {int(client): size for client, size in record.pop("received").items()}
-    return Ledger(versions=versions, received=received, **record)
+    of_clients = {
+        name: {int(client): value for client, value in record[name].items()} for name in _LEDGER
+    }
+    return Ledger(**{**record, **of_clients})
 
 
 def group_slots(

@@ -56,7 +56,7 @@ class StateFiles:
         for client, handle in sorted(states.items()):
             before = self._known.get(client)
             if before is None or before.handle is not handle:
-                packed = self._fetch(handle)
+                packed = self._backend.fetch(handle)
                 before = _Known(handle, digest(packed), packed.nbytes)
             known[client] = before
         self._known = known
@@ -85,7 +85,8 @@ class StateFiles:
         """Write the missing states in packs, each atomically."""
         packs = self._index()
         for group in self._groups(missing):
-            path = write_pack(self._folder, {d: self._fetch(states[c]) for d, c in group.items()})
+            contents = {found: self._backend.fetch(states[c]) for found, c in group.items()}
+            path = write_pack(self._folder, contents)
             packs[path] = {found: self._known[client].size for found, client in group.items()}
             self._places |= dict.fromkeys(group, path)
 
@@ -151,9 +152,6 @@ class StateFiles:
             size += own
         if group:
             yield group
-
-    def _fetch(self, handle: Handle) -> Packed:
-        return self._backend.fetch(handle)
 
 
 def _checked(found: str, packed: Packed) -> Packed:

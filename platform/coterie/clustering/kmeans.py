@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64, Shaped
+from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -99,6 +99,23 @@ def kmeans(
     with ThreadPoolExecutor(threads) as pool:
         found = (result_of(points, centroids, masses) for centroids in pool.map(lloyd, runs))
         return min(found, key=lambda result: result.inertia)  # one is held at a time
+
+
+def counted_means(
+    points: Float[Tensor, "n d"], found: KMeansResult
+) -> tuple[Float32[Tensor, "k d"], Int64[Tensor, "k"]]:
+    """Return the mean and the number of each cluster's points; an empty one keeps its centroid.
+
+    Lloyd's last centroids are the means of an assignment before the final one, so a centroid may be
+    a single point though several are assigned to it.
+    """
+    counts = found.assignments.bincount(minlength=len(found.centroids))
+    sums = torch.zeros(found.centroids.shape, dtype=torch.float64, device=points.device)
+    blocks = zip(torch.split(points, _ROWS), torch.split(found.assignments, _ROWS), strict=True)
+    for rows, assigned in blocks:
+        sums.index_add_(0, assigned, rows.double())
+    means = (sums / counts.clamp_min(1)[:, None]).float()
+    return torch.where((counts > 0)[:, None], means, found.centroids), counts
 
 
 def nearest_centroids(

@@ -194,7 +194,10 @@ def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
 
 def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> None:
     """Set the keys of a strategy by its name."""
-    for key, value in strategy_keys(strategy).items():
+    keys = strategy_keys(strategy)
+    if mu is not None and not any(key.endswith("strategy.target") for key in keys):
+        raise ConfigError(f'mu={mu:g}: strategy="{strategy}" has no such term; give "fedprox".')
+    for key, value in keys.items():
         section, _, inner = key.partition(".")
         own: dict[str, Any] = {inner: value}
         if inner == "strategy.target":

@@ -58,7 +58,8 @@ class PrivacyConfig(Component):
 
     k_anonymity: PositiveInt = 2
     """The fewest samples behind each centroid or prototype that a client sends; those of fewer are
-    not sent. With 1, representations of single samples are sent."""
+    not sent. With 1, representations of single samples are sent. Fuzzy means (FFCM) and sums are
+    not bounded."""
     secure_aggregation: bool = False
     """Clients mask their contributions, and the driver reads only their sum, which is bitwise the
     same. For methods whose clients send only sums."""

@@ -175,35 +175,27 @@ ModuleT = TypeVar("ModuleT", bound=LightningModule)
 
 
 class Client(Protocol):
-    """One client in one task.
-
-    Attributes:
-        id: Its number, from 0.
-        data: Its own samples.
-        state: State it saved in its last task, or None.
-        peer_messages: Sender to its message since the last task.
-        seed: Its seed for this task, derived from run, round, phase and client.
-    """
+    """One client in one task."""
 
     @property
     def id(self) -> int:
-        """The client's number."""
+        """The client's number, from 0."""
 
     @property
     def data(self) -> ClientData:
-        """The client's samples."""
+        """Its own samples."""
 
     @property
     def state(self) -> Tensors | None:
-        """The state that the client saved."""
+        """The state that it saved in its last task, or None."""
 
     @property
     def peer_messages(self) -> Mapping[int, Tensors]:
-        """Each sender's message."""
+        """Sender to its message since the last task."""
 
     @property
     def seed(self) -> int:
-        """The client's seed for this task."""
+        """Its seed for this task, derived from run, round, phase and client."""
 
     def module(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
         """Return the module of this `key` in its initial state; a process builds it only once."""

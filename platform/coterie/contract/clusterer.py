@@ -24,6 +24,11 @@ class Prediction(NamedTuple):
     embedding: Float[Tensor, "n d"]
     probabilities: Float[Tensor, "n k"] | None
 
+    def cpu(self) -> "Prediction":
+        """Return the same on the CPU."""
+        probabilities = None if self.probabilities is None else self.probabilities.cpu()
+        return Prediction(self.embedding.cpu(), probabilities)
+
 
 _register_namedtuple(Prediction, serialized_type_name="coterie.contract.clusterer.Prediction")
 

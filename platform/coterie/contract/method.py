@@ -71,6 +71,13 @@ class Task:
         """The width of a representation."""
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
+    def enough(self, samples: Tensor) -> Tensor:
+        """Return which of these numbers of samples let a client send a vector that stands for them.
+
+        Those from `k_anonymity` on; without it all, even 0.
+        """
+        return (samples >= self.k_anonymity) | (self.k_anonymity == 1)
+
     def dumped(self) -> dict[str, Any]:
         """Return the task as plain values."""
         plain = {"shape": [*self.shape], "dtype": str(self.dtype).removeprefix("torch.")}
@@ -136,10 +143,7 @@ class Method(Protocol):
         """Return the phase that follows this state; None at the end."""
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """Return the slots of `phase.down` for the clients.
-
-        By default those of the server's state.
-        """
+        """Return the slots of `phase.down`, by default as they are in the server's state."""
         return {slot: server.slots[slot] for slot in phase.down}
 
     @abstractmethod
@@ -165,10 +169,7 @@ class Method(Protocol):
 
     @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the model to evaluate and save.
-
-        The server's (None), or the one a client would use.
-        """
+        """Return the model to evaluate and save: the server's (None), or that of a client."""
 
 
 @runtime_checkable

@@ -7,6 +7,19 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+RESERVED = (
+    "round",
+    "stage",
+    "phase",
+    "step",
+    "scope",
+    "client",
+    "failure",
+    "status",
+    "messages",
+)
+"""Keys that locate a line of `metrics.jsonl`; no metric has such a name."""
+
 
 class Metric(ABC):
     """One number about the final predictions, named by `evaluation.metrics`.
@@ -17,7 +30,7 @@ class Metric(ABC):
 
     @property
     def name(self) -> str:
-        """The metric's name in the group `own`."""
+        """The metric's name in the group `custom`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @abstractmethod

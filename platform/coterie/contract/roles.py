@@ -100,10 +100,7 @@ class StateRoles:
     def contributions(
         self, module: nn.Module, names: Collection[str], *, weight: int
     ) -> dict[str, WeightedUpdate]:
-        """Return what a client sends up.
-
-        Several slots of the module, each with the client's weight.
-        """
+        """Return what a client sends up: several slots of the module, each with its weight."""
         slots = self.slots(module, names)
         return {
             name: WeightedUpdate(weight=weight, tensors=tensors) for name, tensors in slots.items()

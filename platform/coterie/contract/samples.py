@@ -79,10 +79,7 @@ class StreamedSamples:
 
 
 def picked(samples: Any, rows: NDArray[np.int64]) -> Any:
-    """Return some samples (m, …), in any order.
-
-    A copy of those in memory, else still to be read.
-    """
+    """Return some samples (m, …), in any order: copies if they are in memory, else still unread."""
     if not isinstance(samples, StreamedSamples):
         return samples[rows]
     return StreamedSamples(

@@ -34,6 +34,7 @@ class TensorSpec:
         highest: The largest value, likewise.
         per_sample: Whether `highest`, and `lowest` below 0, are to be multiplied by the client's
             number of samples.
+        as_long_as: Another tensor of the message, which has as many rows.
     """
 
     shape: tuple[Length, ...] | None = ()
@@ -41,6 +42,7 @@ class TensorSpec:
     lowest: float | None = None
     highest: float | None = None
     per_sample: bool = False
+    as_long_as: str | None = None
 
 
 Each = float | tuple["Each", ...]

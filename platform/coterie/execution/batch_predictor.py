@@ -38,11 +38,8 @@ class BatchPredictor:
         """Return embedding and probabilities of a batch, on the CPU."""
         with torch.inference_mode():
             # A copy, because a file or shared memory behind the samples must not be written to.
-            prediction = self._model(torch.tensor(batch.samples).to(self._device))
-        probabilities = prediction.probabilities
-        return Prediction(
-            prediction.embedding.cpu(), None if probabilities is None else probabilities.cpu()
-        )
+            prediction: Prediction = self._model(torch.tensor(batch.samples).to(self._device))
+        return prediction.cpu()
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
         """Predict batches lazily, in order."""

@@ -17,6 +17,11 @@ _GATHERED = 256
 """Samples that are gathered from the data set at once; a batch may be larger."""
 
 
+def share_of_steps(work: float, steps: int) -> int:
+    """Return the steps that a client does of a task: a straggler's share, at least one."""
+    return min(steps, max(1, math.floor(round(work * steps, 9))))
+
+
 class SeededBatches:
     """The batches of a plan, one epoch per iteration.
 
@@ -28,7 +33,7 @@ class SeededBatches:
         plan: Batch size and length.
         seed: The client's seed for this task.
         with_labels: Whether batches carry labels.
-        work: Share of the plan's steps to do, rounded down, at least one step.
+        work: Share of the plan's steps to do; see `share_of_steps`.
 
     Raises:
         ContractError: If the client has fewer than two samples.
@@ -49,7 +54,7 @@ class SeededBatches:
         whole, rest = divmod(len(data), plan.batch_size)
         self._per_epoch = whole + (rest >= 2)
         steps = plan.steps if plan.steps is not None else (plan.epochs or 0) * self._per_epoch
-        self._end = plan.first_step + min(steps, max(1, math.floor(round(work * steps, 9))))
+        self._end = plan.first_step + share_of_steps(work, steps)
         self._step = plan.first_step
         self._ahead = max(1, _GATHERED // plan.batch_size)
 

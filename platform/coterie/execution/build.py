@@ -49,11 +49,12 @@ def build_worker(
         torch.use_deterministic_algorithms(config.deterministic)
     deadline = Deadline(config.faults.client_timeout_s, stop)
     trainer = local_trainer(config, device, deadline.check, workload.callbacks)
-    finish = (partial(compile_encoders, mode=config.compile),) if config.compile else ()
-    pool, size = ModulePool(derive_seed(config.seed, "init"), *finish), config.cluster.vmap_clients
-    vmapped = None
+    seed, vmapped = derive_seed(config.seed, "init"), None
+    pool = ModulePool(seed)
+    if config.compile:
+        pool = ModulePool(seed, partial(compile_encoders, mode=config.compile))
     if isinstance(trainer, VmapTrainer):
-        vmapped = VmapTasks(trainer=trainer, size=size, pool=pool)
+        vmapped = VmapTasks(trainer=trainer, size=config.cluster.vmap_clients, pool=pool)
     method = build_method(workload)
     if config.compile or isinstance(method, FederatesModule):  # which may compile parts, too
         keep_compiled_private()

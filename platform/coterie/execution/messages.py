@@ -1,7 +1,7 @@
 """Checks and measures every message: declared keys, shapes, types and ranges, bytes."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from coterie.aggregation.exact import (
     check_value,
     magnitude,
 )
+from coterie.contract.metric import RESERVED
 from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
 from coterie.contract.roles import is_variance
 from coterie.contract.tensor_spec import ANY, DTYPES, LARGEST, Bounds, Length, TensorSpec
@@ -165,11 +166,7 @@ def bytes_up(outcome: Outcome) -> dict[str, int]:
 
 def bytes_peer(outcome: Outcome) -> dict[str, int]:
     """Return the bytes sent to other clients, by key, over all recipients."""
-    sizes: dict[str, int] = {}
-    for message in outcome.peer_messages.values():
-        for key, value in message.items():
-            sizes[key] = sizes.get(key, 0) + value.nbytes
-    return sizes
+    return _over_recipients(outcome, lambda value: value.nbytes)
 
 
 def items_peer(outcome: Outcome) -> dict[str, int]:
@@ -177,11 +174,15 @@ def items_peer(outcome: Outcome) -> dict[str, int]:
 
     A tensor without dimensions counts as one.
     """
-    counts: dict[str, int] = {}
+    return _over_recipients(outcome, lambda value: len(value) if value.ndim else 1)
+
+
+def _over_recipients(outcome: Outcome, measure: Callable[[Tensor], int]) -> dict[str, int]:
+    sums: dict[str, int] = {}
     for message in outcome.peer_messages.values():
         for key, value in message.items():
-            counts[key] = counts.get(key, 0) + (len(value) if value.ndim else 1)
-    return counts
+            sums[key] = sums.get(key, 0) + measure(value)
+    return sums
 
 
 def size_of(tensors: Tensors) -> int:
@@ -190,7 +191,9 @@ def size_of(tensors: Tensors) -> int:
 
 
 def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
-    """Return the metrics that a phase has to declare, and check the number of all others."""
+    """Return the metrics that a phase has to declare, and check names and number of all others."""
+    if taken := sorted(metrics.keys() & set(RESERVED)):
+        raise ContractError(f"metric: {taken[0]!r} names a column of every row; rename it.")
     if not phase.open_metrics:
         return set(metrics)
     if len(metrics) > _MOST_METRICS:
@@ -280,15 +283,19 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
         spec = phase.specs.get(name, ANY)
         _check_tensor(what, name, value)
         floating = value.is_floating_point()
-        wanted = {"real": True, "floating": floating}.get(
-            str(spec.dtype), value.dtype == spec.dtype
-        )
-        if not wanted:
+        accepted = floating if spec.dtype == "floating" else spec.dtype in ("real", value.dtype)
+        if not accepted:
             raise ContractError(f"{what}: {name!r} is {value.dtype}; send {spec.dtype}.")
         if spec.shape is not None and not _fits(tuple(value.shape), spec.shape):
             lengths = ", ".join(_shown(length) for length in spec.shape)
             raise ContractError(
                 f"{what}: {name!r} has shape {tuple(value.shape)}; send ({lengths})."
+            )
+        other = None if spec.as_long_as is None else tensors.get(spec.as_long_as)
+        if other is not None and len(value) != len(other):
+            raise ContractError(
+                f"{what}: {name!r} has {len(value)} rows, and {spec.as_long_as!r} {len(other)}; "
+                "send as many."
             )
         if value.numel() and (floating or spec.lowest is not None or spec.highest is not None):
             low, high = (bound.item() for bound in torch.aminmax(value.detach()))

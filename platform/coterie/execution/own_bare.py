@@ -1,6 +1,5 @@
 """Trains a user's module without a Trainer, where module and data module do not need one."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -10,28 +9,26 @@ from coterie.contract.own_module import Trained, Training, own_base
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError
 from coterie.execution.bare_trainer import BareTrainer
+from coterie.execution.batches import share_of_steps
 
 _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 @dataclass
 class _Epochs:
-    """A user's loader repeated over several epochs, up to a number of steps."""
+    """A user's loader repeated over several epochs, up to the steps that are left."""
 
     loader: Any
     epoch: int
     epochs: int
     steps: int
 
-    def __post_init__(self) -> None:
-        self._left = self.steps
-
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        now = min(self._left, len(self))
-        self._left -= now
+        now = min(self.steps, len(self))
+        self.steps -= now
         if hasattr(self.loader.sampler, "set_epoch"):
             self.loader.sampler.set_epoch(self.epoch)
         self.epoch += 1
@@ -50,8 +47,7 @@ def train_bare(engine: BareTrainer, module: Any, plan: Training, seed: int, work
             raise ConfigError(
                 f"executor=bare: {type(data).__name__} overrides {hook}; use executor=lightning."
             )
-    whole = plan.epochs * len(plan.loader)
-    steps = whole if work >= 1 else max(1, math.floor(round(work * whole, 9)))
+    steps = share_of_steps(work, plan.epochs * len(plan.loader))
     with seeded_everywhere(seed):
         fit = engine.fit(module, _Epochs(plan.loader, plan.first_epoch, plan.epochs, steps), seed)
     return Trained(steps=fit.steps, metrics={"loss": fit.metrics["loss"]} if fit.steps else {})

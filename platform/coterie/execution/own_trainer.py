@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import data_with
+from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
+from coterie.execution.batches import share_of_steps
 from coterie.execution.trainer import LightningTrainer
 
-_RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
-"""Names that the tracker reserves; a metric with such a name gets the prefix "logged/"."""
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
 """Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
 
@@ -46,7 +46,7 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
     with seeded_everywhere(seed), _quiet():
         limits: dict[str, Any] = {} if plan.validation is not None else {"limit_val_batches": 0}
         trainer = _build(engine, module, {**limits, **plan.arguments}, plan.max_epochs, callbacks)
-        _go_on(trainer, module, plan)
+        _go_on(trainer, plan)
         if several_devices(plan.arguments):
             _drop_generators(plan.loader, plan.validation)
         trainer.fit(module, **data_with(plan.source, plan.loader, plan.validation))
@@ -72,7 +72,7 @@ def score(
     alone = {k: v for k, v in plan.arguments.items() if k not in ("devices", "strategy")}
     with seeded_everywhere(seed), _quiet():
         trainer = _build(engine, module, alone, plan.max_epochs, callbacks)
-        _go_on(trainer, module, plan)
+        _go_on(trainer, plan)
         run = trainer.validate if stage == "validate" else trainer.test
         run(module, verbose=False, **data_with(plan.source, None, plan.validation))
         module.cpu()
@@ -87,7 +87,7 @@ def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
             continue
         number = float(value)
         if math.isfinite(number):
-            found[f"logged/{name}" if name in _RENAMED else name] = number
+            found[f"logged/{name}" if name in RESERVED else name] = number
     return found
 
 
@@ -125,7 +125,7 @@ def _build(
     )
 
 
-def _go_on(trainer: Any, module: Any, plan: Training) -> None:
+def _go_on(trainer: Any, plan: Training) -> None:
     """Let the Trainer continue the epoch and step counts of earlier rounds.
 
     Of a module that optimises by hand, each of its optimisers counts a step for each batch.
@@ -192,7 +192,7 @@ class _Follow(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the function that asks to stop, which other processes cannot call."""
-        return vars(self) | {"_stop": _go_on_always}
+        return vars(self) | {"_stop": _never_stop}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle, and silence the Trainer in this process too."""
@@ -205,8 +205,7 @@ class _Follow(Callback):
             count = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
             count.ready = count.completed = count.completed * len(trainer.optimizers)
         if self._work < 1:
-            whole = self._whole * trainer.num_training_batches
-            self._most = max(1, math.floor(round(self._work * whole, 9)))
+            self._most = share_of_steps(self._work, self._whole * trainer.num_training_batches)
         if self._kept is not None:
             _restore(trainer, self._kept)
 
@@ -258,7 +257,7 @@ def _drop_generators(*loaders: Any) -> None:
                 part.generator = None
 
 
-def _go_on_always() -> None:
+def _never_stop() -> None:
     """Return without stopping."""
 
 

@@ -137,8 +137,4 @@ class ChunkPredictor:
             for _, batch in read_ahead(samples.__getitem__, batches, threaded=streamed):
                 self.stop()
                 parts.append(predict(torch.from_numpy(batch).to(self.device)))
-        return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
-
-
-def _cpu(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.cpu()
+        return join(part.cpu() for part in parts)

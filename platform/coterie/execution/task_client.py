@@ -33,9 +33,6 @@ class TaskClient:
 
     Attributes:
         id: See `Client`, as for data, state, peer messages and seed.
-        state: What it kept, or None.
-        peer_messages: Sender to message.
-        seed: Its seed for this task.
         needs_labels: Whether batches carry labels.
         pool: Modules kept between tasks.
         work: Share of the local steps to do; under 1 for a straggler.

@@ -1,9 +1,11 @@
-"""The executor `lightning` and the choice of executor; only this file builds Trainers."""
+"""The executor `lightning`, and the choice of executor; `own_trainer` builds Trainers too."""
 
 import logging
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,12 +85,14 @@ def local_trainer(
     callbacks: tuple[Callback, ...] = (),
 ) -> LocalTrainer:
     """Build the trainer of the configured executor, on this process's device."""
-    engine = Engine(
+    kinds: dict[str, Callable[..., LocalTrainer]] = {
+        "lightning": partial(LightningTrainer, callbacks=callbacks),
+        "bare": BareTrainer,
+        "vmap": VmapTrainer,
+    }
+    return kinds[config.executor](
         accelerator=device.type,
         precision=config.precision,
         deterministic=config.deterministic,
         stop=stop,
     )
-    if config.executor == "lightning":
-        return LightningTrainer(**vars(engine), callbacks=callbacks)
-    return (BareTrainer if config.executor == "bare" else VmapTrainer)(**vars(engine))

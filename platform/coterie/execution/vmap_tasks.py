@@ -15,7 +15,7 @@ from lightning import LightningModule
 from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.execution.events import ClientResult, ClientTask, Event
 from coterie.execution.module_pool import ModulePool
-from coterie.execution.vmap_trainer import Training, VmapTrainer
+from coterie.execution.vmap_trainer import VmapTrainer, VmapTraining
 
 TakeTask = Callable[[ClientTask, LocalTrainer, ModulePool], Event]
 """Runs a client's task with a given trainer and given modules."""
@@ -73,7 +73,7 @@ class _ClientThread:
     task: ClientTask
     pool: ModulePool
     take: TakeTask
-    _asked: Training | None = None
+    _asked: VmapTraining | None = None
     _answer: Fit | BaseException | None = None
     _ended: Event | BaseException | None = None
     _thread: threading.Thread | None = None
@@ -81,7 +81,7 @@ class _ClientThread:
     _rest: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     @property
-    def asked(self) -> Training:
+    def asked(self) -> VmapTraining:
         """The training that the task waits for."""
         assert self._asked is not None  # it has not ended
         return self._asked
@@ -113,7 +113,7 @@ class _ClientThread:
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Wait until the module is trained with those of the other tasks; see `LocalTrainer`."""
-        self._asked = Training(module, batches, seed)
+        self._asked = VmapTraining(module, batches, seed)
         self._rest.release()
         self._go.acquire()
         answer = self._answer

@@ -43,7 +43,7 @@ from coterie.execution.without_trainer import (
 )
 
 
-class Training(NamedTuple):
+class VmapTraining(NamedTuple):
     """A client's training: its module, its batches and its seed."""
 
     module: LightningModule
@@ -72,9 +72,9 @@ class VmapTrainer(Engine):
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train one module; see `LocalTrainer`."""
-        return self.fit_all([Training(module, batches, seed)])[0]
+        return self.fit_all([VmapTraining(module, batches, seed)])[0]
 
-    def fit_all(self, trainings: Sequence[Training]) -> list[Fit]:
+    def fit_all(self, trainings: Sequence[VmapTraining]) -> list[Fit]:
         """Train the modules in place, those of one architecture together.
 
         Raises:
@@ -94,7 +94,7 @@ class VmapTrainer(Engine):
             fits |= dict(zip(numbers, found, strict=True))
         return [fits[number] for number in range(len(trainings))]
 
-    def _fit(self, trainings: Sequence[Training], plugin: Precision) -> list[Fit]:
+    def _fit(self, trainings: Sequence[VmapTraining], plugin: Precision) -> list[Fit]:
         modules = [training.module for training in trainings]
         check_alike(modules)
         with ExitStack() as entered:
@@ -111,7 +111,7 @@ class VmapTrainer(Engine):
         return fits
 
     def _steps(
-        self, trainings: Sequence[Training], vmapped: VmappedClients, plugin: Precision
+        self, trainings: Sequence[VmapTraining], vmapped: VmappedClients, plugin: Precision
     ) -> list[Fit]:
         """Take all steps: in each, those of the clients that have one left."""
         modules, lengths = [t.module for t in trainings], [t.batches.steps for t in trainings]
@@ -140,7 +140,7 @@ class VmapTrainer(Engine):
         return meter.fits()
 
 
-def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
+def _stream(training: VmapTraining, plugin: Precision) -> Iterator[_Given]:
     """Return a client's batches, with its epochs' hooks called in between."""
     module, batches, _ = training
     at_first = trained(module)

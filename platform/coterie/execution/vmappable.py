@@ -73,25 +73,28 @@ def vmapped_optimizer(
     Raises:
         ConfigError: If an optimiser is not elementwise, or they differ.
     """
-    (found, _), wanted = optimizer_and_schedule(modules[0], "vmap"), None
+    found, _ = optimizer_and_schedule(modules[0], "vmap")
     if type(found) not in _ELEMENTWISE:
         raise unsupported(
             modules[0], f"trains by {type(found).__name__}, not by SGD, Adam or AdamW", "vmap"
         )
-    for module in modules:
-        optimizer = found if module is modules[0] else optimizer_and_schedule(module, "vmap")[0]
-        names = {parameter: name for name, parameter in module.named_parameters()}
-        groups = [
-            {**group, "params": [names[parameter] for parameter in group["params"]]}
-            for group in optimizer.param_groups
-        ]
-        wanted = groups if wanted is None else wanted
-        if type(optimizer) is not type(found) or groups != wanted:
+    groups = _groups(modules[0], found)
+    for module in modules[1:]:
+        other, _ = optimizer_and_schedule(module, "vmap")
+        if type(other) is not type(found) or _groups(module, other) != groups:
             raise unsupported(module, "has another optimiser for each client", "vmap")
-    names = {parameter: name for name, parameter in modules[0].named_parameters()}
-    for group in found.param_groups:
-        group["params"] = [parameters[names[parameter]] for parameter in group["params"]]
+    for group, named in zip(found.param_groups, groups, strict=True):
+        group["params"] = [parameters[name] for name in named["params"]]
     return found
+
+
+def _groups(module: LightningModule, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return an optimiser's groups of parameters with their options, parameters by name."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return [
+        {**group, "params": [names[parameter] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ def precision_plugin(name: str, accelerator: str) -> Precision:
     return DoublePrecision() if name == "64-true" else Precision()
 
 
-class Schedule(NamedTuple):
+class RateSchedule(NamedTuple):
     """A scheduler of learning rates, and the number of epochs between its steps."""
 
     scheduler: LRScheduler
@@ -128,7 +128,7 @@ class Schedule(NamedTuple):
 
 def optimizer_and_schedule(
     module: LightningModule, executor: Executor = "bare"
-) -> tuple[Optimizer, Schedule | None]:
+) -> tuple[Optimizer, RateSchedule | None]:
     """Return the module's optimiser and, from Lightning's dict, its schedule by epochs.
 
     Raises:
@@ -146,7 +146,7 @@ def optimizer_and_schedule(
                 "frequency": int(frequency),
             },
         } if executor == "bare" and not isinstance(scheduler, ReduceLROnPlateau):
-            return optimizer, Schedule(scheduler, frequency)
+            return optimizer, RateSchedule(scheduler, frequency)
     more = ", or a dict of it and a schedule by epochs" if executor == "bare" else ""
     raise ConfigError(
         f"executor={executor}: configure_optimizers gave a {type(found).__name__}; return one "

@@ -50,9 +50,11 @@ def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
         leading: How many features have their products in φ.
     """
     scaled = points.double() * _scale(points.shape[1])
-    row, column = torch.triu_indices(leading, leading)
-    pairs = (scaled[:, row] * scaled[:, column] / UNIT).round()
-    return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled, pairs], dim=1).int()
+    parts = [torch.full_like(scaled[:, :1], UNIT), scaled]
+    if leading:  # ONNX has no empty index
+        row, column = torch.triu_indices(leading, leading)
+        parts.append((scaled[:, row] * scaled[:, column] / UNIT).round())
+    return torch.cat(parts, dim=1).int()
 
 
 def largest_value(width: int) -> float:

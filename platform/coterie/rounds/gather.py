@@ -23,7 +23,9 @@ from coterie.execution.events import (
     PhaseRequest,
 )
 from coterie.execution.packing import unpack
-from coterie.rounds.failure_log import FAILURES
+
+FAILURES = "failures.log"
+"""The log of failed tasks' tracebacks in a run's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,9 +238,9 @@ class _Gather:
             if done := frozenset(task.client for task in tasks if isinstance(task, ClientResult)):
                 self.calls[event.call] = done
             for task in tasks:
-                self._count(task)
+                self._settle(task)
 
-    def _count(self, done: ClientResult | ClientFailed) -> None:
+    def _settle(self, done: ClientResult | ClientFailed) -> None:
         self.refused.discard(done.client)
         if isinstance(done, ClientResult):
             self.done[done.client] = done

@@ -44,13 +44,13 @@ class Participation:
             raise ConfigError(
                 f"participation.count={count}: there are {clients} clients; choose 1 to {clients}."
             )
+        rounds: Sequence[Collection[int]] = (self._all,)
+        if availability is not None:
+            rounds = read_availability(availability, clients)
         failed = failed_devices(clients, self._config.device_failure_rate, self._seed)
-        self._rounds: tuple[Sequence[int], ...] = (self._all,)
-        if availability is not None or failed:
-            rounds = (
-                (self._all,) if availability is None else read_availability(availability, clients)
-            )
-            self._rounds = tuple(sorted(set(present) - failed) for present in rounds)
+        self._rounds: Sequence[Sequence[int]] = (self._all,)  # a range, which takes no time
+        if failed or availability is not None:
+            self._rounds = [sorted(set(present) - failed) for present in rounds]
         if not any(self._rounds):
             raise ConfigError(
                 "participation: no client is present in any round; list some in "
@@ -189,16 +189,11 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
 
 
 def _count(cohort: float | int, clients: int) -> int:
-    """Return how many of a number of clients a cohort asks for."""
-    return _share(cohort, clients) if isinstance(cohort, float) else cohort
-
-
-def _share(fraction: float, clients: int) -> int:
-    """Return a share of clients, rounded up.
+    """Return how many of a number of clients a cohort asks for: of a fraction, rounded up.
 
     0.07 of 100 is 7, although 0.07 * 100 > 7 in binary.
     """
-    return math.ceil(round(fraction * clients, 9))
+    return math.ceil(round(cohort * clients, 9)) if isinstance(cohort, float) else cohort
 
 
 def _nearest(rate: float, clients: int) -> int:

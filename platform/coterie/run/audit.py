@@ -14,11 +14,6 @@ from coterie.run.model_attacks import FEWEST, ModelAttacks, why_no_attack
 from coterie.tracking.atomic import replacing
 from coterie.tracking.run_directory import RunDirectory
 
-_NOTHING_HELD_OUT = (
-    f"The model is not attacked: this takes {FEWEST} training samples and {FEWEST} held-out ones."
-)
-_NOTHING_TO_ATTACK = "Nothing was trained and there are no centroids, so no model is attacked."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
@@ -42,14 +37,27 @@ def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Pa
         DataError: If the run's messages, data or model cannot be read.
     """
     keys = tuple(audited_keys(directory.metrics))
-    note, attacks = why_no_attack(config, directory), {}
-    if not note:
-        model = ModelAttacks(config, directory, samples)
-        attacks = model.run()
-        note = "" if attacks else _NOTHING_TO_ATTACK if model.can_compare else _NOTHING_HELD_OUT
+    attacks, note = _attacked(config, directory, samples)
     done = Audited(keys=keys, attacks=attacks, note=note)
     _write(config, path, done)
     return done
+
+
+def _attacked(
+    config: RunConfig, directory: RunDirectory, samples: int
+) -> tuple[Mapping[str, Membership], str]:
+    """Return what the attacks found, or why there were none."""
+    if why := why_no_attack(config, directory):
+        return {}, why
+    model = ModelAttacks(config, directory, samples)
+    if not model.can_compare:
+        return {}, (
+            f"The model is not attacked: this takes {FEWEST} training samples and {FEWEST} "
+            "held-out ones."
+        )
+    attacks = model.run()
+    none = "Nothing was trained and there are no centroids, so no model is attacked."
+    return attacks, "" if attacks else none
 
 
 def _write(config: RunConfig, path: Path, done: Audited) -> None:

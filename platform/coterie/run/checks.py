@@ -29,7 +29,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
-        _check_slice(config)
+        _check_reserved(config)
     _check_clusters(config, data)
     best = config.checkpoint.best
     if best is not None and not _labelled(config, data):
@@ -46,20 +46,14 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
 
 def cluster_number(config: RunConfig, classes: int) -> int:
-    """Return the number of clusters: as configured, else the number of classes.
-
-    0 if neither is known.
-    """
+    """Return the configured number of clusters, else the number of classes; 0 without either."""
     section, _, name = cluster_key(config).partition(".")
     given: int | None = getattr(getattr(config, section), name)
     return given or classes
 
 
 def cluster_key(config: RunConfig) -> str:
-    """Return the config key of the number of clusters.
-
-    The method's, else `evaluation.clusters`.
-    """
+    """Return the config key of the number of clusters: the method's, else `evaluation.clusters`."""
     own = type(config.method).sample_clusters
     return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
 
@@ -111,7 +105,7 @@ def _labelled(config: RunConfig, data: DataArrays) -> bool:
     return data.labels is not None and bool((data.labels >= 0).any())
 
 
-def _check_slice(config: RunConfig) -> None:
+def _check_reserved(config: RunConfig) -> None:
     """Check that actors reserve a GPU, without which they use none."""
     if not config.cluster.gpus_per_client:
         raise ConfigError(

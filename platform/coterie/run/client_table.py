@@ -33,18 +33,21 @@ def client_rows(
     taken = state.accounts.keys() | state.ledger.received.keys()
     for client in sorted(taken) if len(workload.parts) > _ALL else range(len(workload.parts)):
         own = state.accounts.get(client, ClientAccount())
-        row: dict[str, int | float | str | None] = {"client": client}
-        row |= {"name": names[client]} if names else {}
-        row |= {
-            "samples": len(workload.parts[client]),
-            "tasks": own.tasks,
-            "failures": own.failures,
-        }
-        row |= {"loss": own.loss, "seconds": own.seconds}
-        row |= {"bytes_down": state.ledger.received.get(client, 0), "bytes_up": own.up}
-        row |= {"bytes_peer": own.peer}
-        row |= {} if groups is None else {"group": groups.get(client)}
-        found.append(row)
+        found.append(
+            {
+                "client": client,
+                **({"name": names[client]} if names else {}),
+                "samples": len(workload.parts[client]),
+                "tasks": own.tasks,
+                "failures": own.failures,
+                "loss": own.loss,
+                "seconds": own.seconds,
+                "bytes_down": state.ledger.received.get(client, 0),
+                "bytes_up": own.up,
+                "bytes_peer": own.peer,
+                **({} if groups is None else {"group": groups.get(client)}),
+            }
+        )
     return found
 
 

@@ -182,14 +182,21 @@ class ClusterPage:
             "prototypes to show; report.html counts each client's samples by cluster."
         )
 
+    def _without_assignments(self, path: Path) -> str:
+        """Return why a run has assigned no samples, in a sentence."""
+        if load_target(target_of(self.config.method)).needs_labels:
+            why = (
+                "its method learns the data's classes, not clusters; choose another, such as kmeans"
+            )
+        else:
+            why = "the run has not ended; go on with resume=true"
+        return f"run={self.directory.path}: it has no {path.name}: {why}."
+
     def _assigned(self, data: DataArrays) -> Assigned:
         """Return the run's assignments, checked against the data."""
         path = self.directory.assignments
         if not path.is_file():
-            raise ConfigError(
-                f"run={self.directory.path}: it has no {path.name}, so there are no clusters to "
-                "show; resume it."
-            )
+            raise ConfigError(self._without_assignments(path))
         many = len(data.samples)
         table = _read_assignments(path, many, self._clusters(), outliers=self._outliers)
         rows = table["sample"].to_numpy()

@@ -50,31 +50,32 @@ def read_data(config: RunConfig) -> RunData:
         DataError: If data is missing, cannot be learned from, or cannot be split as asked.
         RunError: If a node-local client cannot be reached.
     """
-    if is_node_local(config):
-        if config.labelled_pool:
-            raise ConfigError(
-                f"labelled_pool={config.labelled_pool:g}: data that stays with its clients cannot "
-                "be used for fine-tuning; leave it out."
-            )
-        if config.evaluation.labelled_shares:
-            raise ConfigError(
-                f"evaluation.labelled_shares={list(config.evaluation.labelled_shares)}: data that "
-                "stays with its clients cannot be used for fine-tuning; leave it out."
-            )
+    node_local, surveys = is_node_local(config), list[Survey]()
+    if node_local:
+        _refuse_fine_tuning(config)
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)
         labelled = all(survey.labelled for survey in surveys)
-        digests = [survey.digest for survey in surveys]
-        found = fingerprint(arrays, parts, digests)
-        return RunData(
-            arrays=arrays, parts=parts, node_local=True, labelled=labelled, fingerprint=found
-        )
-    arrays, parts = read_and_split(config)
-    labelled = arrays.labels is not None and bool((arrays.labels >= 0).all())
-    found = fingerprint(arrays, parts)
+    else:
+        arrays, parts = read_and_split(config)
+        labelled = arrays.labels is not None and bool((arrays.labels >= 0).all())
     return RunData(
-        arrays=arrays, parts=parts, node_local=False, labelled=labelled, fingerprint=found
+        arrays=arrays,
+        parts=parts,
+        node_local=node_local,
+        labelled=labelled,
+        fingerprint=fingerprint(arrays, parts, [survey.digest for survey in surveys]),
     )
+
+
+def _refuse_fine_tuning(config: RunConfig) -> None:
+    """Refuse keys of fine-tuning, which needs labels in one place."""
+    pool, shares = config.labelled_pool, list(config.evaluation.labelled_shares)
+    if pool or shares:
+        key = f"labelled_pool={pool:g}" if pool else f"evaluation.labelled_shares={shares}"
+        raise ConfigError(
+            f"{key}: data that stays with its clients cannot be used for fine-tuning; leave it out."
+        )
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
@@ -94,6 +95,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
         raise DataError(f"partition.{error}" if own else str(error)) from error
     _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
+    _check_private(config, parts)
     needed = load_target(target_of(config.method)).fewest_samples
     for client, rows in enumerate(parts):
         # What a site has is all that there is; dealt out, it is a mistake.
@@ -103,6 +105,19 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
                 f"{needed}; lower partition.clients, or choose a more even partition."
             )
     return data, parts
+
+
+def _check_private(config: RunConfig, parts: Sequence[Indices]) -> None:
+    """Refuse a sample of several clients where noise protects single samples: it counts in each."""
+    dp = config.privacy.dp
+    if dp.clip is None or not (dp.unit == "sample" or type(config.method).sums):
+        return
+    held = np.bincount(np.concatenate(parts))
+    if held.max(initial=0) > 1:
+        raise ConfigError(
+            f"partition: {int((held > 1).sum()):,} samples are with several clients, one of them "
+            f"{held.max()} times, and privacy.dp counts each sample once; give each to one client."
+        )
 
 
 def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:

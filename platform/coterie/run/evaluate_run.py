@@ -150,11 +150,13 @@ class RunEvaluation:
         write_text_atomically(folder / "metrics.json", text + "\n")
         outputs = [folder / "metrics.json"]
         if self.config.evaluation.figures:
-            seed = self._seed("figures") % 2**31
-            line = about([self.config])
-            data = self._assembly.data
             outputs += draw_evaluation(
-                folder, evaluation, data, seed=seed, line=line, tell=_logger.warning
+                folder,
+                evaluation,
+                self._assembly.data,
+                seed=derive_seed(self.config.seed, "evaluate", "figures") % 2**31,
+                line=about([self.config]),
+                tell=_logger.warning,
             )
         done = EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
         if "wandb" in self.config.tracking.loggers:
@@ -181,6 +183,3 @@ class RunEvaluation:
         config = self.config.tracking.wandb.model_copy(update={"job_type": "evaluate"})
         about_run = {"config": dump_config(self.config), **record["settings"]}
         send_to_wandb(config, done.folder, name, about_run, fill)
-
-    def _seed(self, *purpose: int | str) -> int:
-        return derive_seed(self.config.seed, "evaluate", *purpose)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,34 +238,9 @@ class Federation:
         if data.skipped:
             details["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
         self._view.start(self._config.experiment, details)
-        if (sentence := not_scored(self._assembly.method, self._assembly.server)) is not None:
+        for sentence in self._notes():
             self._view.note(sentence)
-        encoder = self._config.encoder
-        if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
-            self._view.note(advice)
-        labels = self._assembly.method.needs_labels
-        own, config = isinstance(self._assembly.method, FederatesModule), self._config
-        if own and any(getattr(c, "is_object", False) for c in (config.method, config.data)):
-            self._view.note(
-                "Module or data is an object, so only the program that made it can resume this "
-                "run, with resume=True."
-            )
-        # A method with a key of its own finds their number, or has refused.
-        unknown = cluster_key(self._config) == "evaluation.clusters" and not cluster_number(
-            self._config, len(data.classes)
-        )
-        if not labels and not own and unknown:
-            self._view.note(
-                "There will be no clusters, since the data has no classes to count; set "
-                "evaluation.clusters to have some."
-            )
         if workload.node_local_classes is not None:
-            sizes = zip(data.owner_names, workload.parts, strict=True)
-            held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
-            self._view.note(
-                f"Data stays with its clients ({held} samples); only models and counts of clusters "
-                "and classes come back."
-            )
             return
         counts, names = class_spread(data, workload.parts)
         clients = client_names(data, workload.parts)
@@ -275,6 +250,35 @@ class Federation:
             path = directory.figures / "partition.png"
             with guarded(path, warn):
                 label_distribution_figure(counts, names, path, clients, about([self._config]))
+
+    def _notes(self) -> Iterator[str]:
+        """Return what people should know of the run before it begins."""
+        config, method, data = self._config, self._assembly.method, self._assembly.data
+        if (sentence := not_scored(method, self._assembly.server)) is not None:
+            yield sentence
+        encoder = config.encoder
+        if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
+            yield advice
+        own = isinstance(method, FederatesModule)
+        if own and any(getattr(c, "is_object", False) for c in (config.method, config.data)):
+            yield (
+                "Module or data is an object, so only the program that made it can resume this "
+                "run, with resume=True."
+            )
+        # A method with a key of its own finds their number, or has refused.
+        finds = cluster_key(config) != "evaluation.clusters"
+        if not (own or method.needs_labels or finds or cluster_number(config, len(data.classes))):
+            yield (
+                "There will be no clusters, since the data has no classes to count; set "
+                "evaluation.clusters to have some."
+            )
+        if self._assembly.workload.node_local_classes is not None:
+            sizes = zip(data.owner_names, self._assembly.workload.parts, strict=True)
+            held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
+            yield (
+                f"Data stays with its clients ({held} samples); only models and counts of clusters "
+                "and classes come back."
+            )
 
     @property
     def _name(self) -> str:
@@ -320,10 +324,7 @@ class Federation:
 
 
 def _failure(error: BaseException) -> BaseException:
-    """Return the error to end a run with.
-
-    Code that calls `sys.exit(0)` in it has not completed it.
-    """
+    """Return the error to end a run with; code that calls `sys.exit(0)` has not completed it."""
     if isinstance(error, SystemExit | GeneratorExit):
         return RunError(
             f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "

@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from coterie.contract.metric import RESERVED
 from coterie.evaluation.canvas import Figure
 from coterie.evaluation.curves_figure import Curve, draw_curves
-from coterie.tracking.metrics_log import RESERVED, is_number, read_rows
+from coterie.tracking.metrics_log import is_number, read_rows
 from coterie.tracking.score_names import is_own
 
 HOLDOUT = "holdout"

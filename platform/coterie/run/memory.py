@@ -25,10 +25,7 @@ _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def free_memory() -> float:
-    """Return the bytes that this process can still take.
-
-    Of the machine, its group and its own limit.
-    """
+    """Return the bytes that the machine, the process's group and its own limit still allow it."""
     machine = [line.split() for line in _lines(Path("/proc/meminfo"))]
     free = [1024 * float(size) for name, size, *_ in machine if name == "MemAvailable:"]
     group = Path("/sys/fs/cgroup")

@@ -25,6 +25,7 @@ from coterie.evaluation.membership import (
 from coterie.evaluation.sampling import fixed_sample
 from coterie.execution.device import device_of
 from coterie.execution.node_local_data import is_node_local
+from coterie.execution.predictor import join
 from coterie.models.loading import load_model
 from coterie.run.setup import assemble
 from coterie.tracking.run_directory import RunDirectory
@@ -137,11 +138,7 @@ class ModelAttacks:
         model.to(self._device)
         starts = range(0, len(side.samples), _ROWS)
         rows = (torch.from_numpy(np.array(side.samples[s : s + _ROWS])) for s in starts)
-        parts = [model(part.to(self._device)) for part in rows]
-        embeddings = torch.cat([part.embedding for part in parts]).cpu()
-        if parts[0].probabilities is None:
-            return Prediction(embeddings, None)
-        return Prediction(embeddings, torch.cat([part.probabilities for part in parts]).cpu())
+        return join(model(part.to(self._device)) for part in rows).cpu()
 
     def _drawn(self, directory: RunDirectory, most: int) -> tuple[_Side, ...]:
         """Draw members and test samples or, without these, samples of no client; () if too few."""

@@ -65,8 +65,7 @@ class Recorder:
         """Record the failures of a phase that cannot be completed."""
         for failure in failures:
             state.failures.append(str(failure))
-            row = _row(phase, {}, failure.client)
-            self.tracker.log_text(replace(row, failure=str(failure)))
+            self._track_failure(phase, failure)
         self.keep_losses(state, phase)
 
     def commit(self, state: RunState, committed: Committed) -> None:
@@ -75,7 +74,8 @@ class Recorder:
         self.keep_losses(state, phase)
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
-        means = joined_metrics(phase, tasks, self._sizes(tasks))
+        sizes = {task.client: len(self.parts[task.client]) for task in tasks}
+        means = joined_metrics(phase, tasks, sizes)
         self.stages.setdefault(phase.stage, phase.round)
         evaluation = None
         try:
@@ -140,18 +140,17 @@ class Recorder:
         """Run the final evaluation."""
         evaluation = self.evaluator.final(state.server)
         self._account(state)
+        metrics = {**evaluation.metrics}
         if held := held_out_scores(self.tracker.rows("server", "client")):
-            evaluation = replace(evaluation, metrics={**evaluation.metrics, HOLDOUT: held})
+            metrics[HOLDOUT] = held
         if self.groups is not None:
-            scores = self.groups.scores(state.server)
-            evaluation = replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+            metrics[GROUP] = self.groups.scores(state.server)
         if self.fine_tuning is not None:
             self.backend.rest()  # actors' shares of the GPU are free for it
             shares = self.config.evaluation.labelled_shares
-            found = self.fine_tuning.scores(state.server, shares)
-            evaluation = replace(evaluation, metrics={**evaluation.metrics, **found})
-        self.observer.evaluated(state.server.round, flat(evaluation.metrics), final=True)
-        return evaluation
+            metrics |= self.fine_tuning.scores(state.server, shares)
+        self.observer.evaluated(state.server.round, flat(metrics), final=True)
+        return replace(evaluation, metrics=metrics)
 
     def _group_scores(self, state: RunState) -> dict[str, float]:
         found = {} if self.groups is None else self.groups.scores(state.server)
@@ -177,17 +176,15 @@ class Recorder:
     ) -> None:
         """Record failures of clients and actors, with each reason and what was done about it."""
         for number, (client, why, remedy) in enumerate(found):
-            sentence = str(
-                Failure(
-                    round=place.round, phase=place.name, client=client, message=why, remedy=remedy
-                )
+            failure = Failure(
+                round=place.round, phase=place.name, client=client, message=why, remedy=remedy
             )
-            state.failures.append(sentence)
+            state.failures.append(str(failure))
             if number < _SHOWN:
-                self.observer.note(f"{sentence}.")
+                self.observer.note(f"{failure}.")
             elif number == _SHOWN:
                 self.observer.note(f"{len(found) - _SHOWN:,} more failures are in metrics.jsonl.")
-            self.tracker.log_text(replace(_row(place, {}, client), failure=sentence))
+            self._track_failure(place, failure)
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
         """Return whether this evaluation is the best so far by `checkpoint.best`; remember it."""
@@ -239,11 +236,10 @@ class Recorder:
         messages = tuple(sent.row() for sent in committed.sent)
         self.tracker.log_text(replace(_row(phase, {}, None), messages=messages))
         for failure in result.failures:
-            row = _row(phase, {}, failure.client)
-            self.tracker.log_text(replace(row, failure=str(failure)))
+            self._track_failure(phase, failure)
 
-    def _sizes(self, results: tuple[ClientResult, ...]) -> dict[int, int]:
-        return {done.client: len(self.parts[done.client]) for done in results}
+    def _track_failure(self, phase: Phase, failure: Failure) -> None:
+        self.tracker.log_text(replace(_row(phase, {}, failure.client), failure=str(failure)))
 
 
 def joined_metrics(

@@ -30,9 +30,9 @@ _FREE = frozenset(
 """Keys and sections that a resumed run may change: they decide where and how it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
-_ROUNDS = "vmap"
+_VMAP = "vmap"
 """The executor whose bits depend on the clients that a process trains as one."""
-_EXACT = "bare"
+_OTHERS = "bare"
 """Stands for all executors with equal bits."""
 _NOISE = "privacy.dp"
 _BUDGET = f"{_NOISE}.budget"
@@ -112,7 +112,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
             if key == _NOISE and isinstance(inner, Mapping):
                 flat |= {f"{key}.{name}": part for name, part in inner.items()}
             elif key == "executor":
-                flat[key] = inner if inner == _ROUNDS else _EXACT
+                flat[key] = inner if inner == _VMAP else _OTHERS
             elif key in _bound(config) or not {section, key} & _FREE:
                 flat[key] = _plain([*inner.items()] if ordered else inner)
     return flat
@@ -120,7 +120,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of these sections that change bits."""
-    return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _ROUNDS else _BOUND
+    return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _VMAP else _BOUND
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ from coterie.errors import DataError, RunError, reason
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
-from coterie.rounds.failure_log import FAILURES, FailureLog
+from coterie.rounds.gather import FAILURES
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
@@ -36,6 +36,7 @@ from coterie.run.outputs import draw_figures, summary_of, write_assignments, wri
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_metrics, make_scorer
+from coterie.tracking.failure_log import FailureLog
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog, flat
 from coterie.tracking.noise_file import NoiseFile
@@ -105,23 +106,16 @@ class Session:
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
     ) -> None:
         """Checkpoint a run that stopped, write summary.json and report.html, and close."""
+        recorder, state = self._recorder, self.state
         try:
-            if status == "interrupted" and self._recorder is not None and self.state is not None:
-                self.view.note(
-                    "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
-                )
-                self._recorder.checkpoint(self.state)
-            elif status == "failed" and self._recorder is not None and self.state is not None:
-                self._save_what_there_is(self._recorder, self.state)
-            elif self._recorder is not None:
-                self._recorder.writer.wait()  # a checkpoint that is being written
-            if self._recorder is not None and self.state is not None:
-                self._recorder.keep_losses(self.state)
+            if recorder is not None and state is not None:
+                self._save(status, recorder, state)
+                recorder.keep_losses(state)
             summary = self._summary(status, metrics, error)
             summary.write(self.directory.summary)
-            if self._recorder is not None and self.state is not None:
-                self._recorder.track_end(self.state, summary)
-                write_clients(self.directory.clients, self._client_rows(self.state))
+            if recorder is not None and state is not None:
+                recorder.track_end(state, summary)
+                write_clients(self.directory.clients, self._client_rows(state))
             write_run_report(self.directory, self.config)
         except OSError as problem:
             self.warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
@@ -192,7 +186,8 @@ class Session:
         self.state = recovery.begin()
         if self.extension or self.remeasured:
             self._extend()
-        self._pipeline = self._compose(self.state)
+        ledger = self._open_ledger(self.state)
+        self._pipeline = compose_stages(self.config, self.assembly.method, ledger)
         self.seconds["start"] = time.perf_counter() - begun
         self._loop = Loop(
             method=self.assembly.method,
@@ -208,6 +203,18 @@ class Session:
         )
         self._loop.run(self.state)
         return self.state, self._recorder
+
+    def _save(self, status: Status, recorder: Recorder, state: RunState) -> None:
+        """Checkpoint the last full phase of a run that stopped, or wait for its checkpoint."""
+        if status == "interrupted":
+            self.view.note(
+                "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
+            )
+            recorder.checkpoint(state)
+        elif status == "failed":
+            self._save_what_there_is(recorder, state)
+        else:
+            recorder.writer.wait()
 
     def _save_what_there_is(self, recorder: Recorder, state: RunState) -> None:
         """Checkpoint the last full phase of a failed run, if this process has completed one."""
@@ -273,10 +280,6 @@ class Session:
             "privacy.dp does not cover."
         )
         return None
-
-    def _compose(self, state: RunState) -> Pipeline:
-        """Return the aggregation, with the run's noise key and the ε that was spent before."""
-        return compose_stages(self.config, self.assembly.method, self._open_ledger(state))
 
     def _open_ledger(self, state: RunState) -> NoiseLedger | None:
         """Return the run's noise key with its released sums; None without noise."""

@@ -11,24 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.config.regular_files import open_regular
+from coterie.contract.metric import RESERVED
 from coterie.contract.observer import Status
 from coterie.errors import ContractError, DataError
 from coterie.tracking.paths import open_own
 
 _log = logging.getLogger(__name__)
 
-RESERVED = (
-    "round",
-    "stage",
-    "phase",
-    "step",
-    "scope",
-    "client",
-    "failure",
-    "status",
-    "messages",
-)
-"""Keys that locate a line; a metric cannot have such a name."""
 _LONGEST = 1 << 24
 """Longest line in bytes; those of runs have some thousands."""
 

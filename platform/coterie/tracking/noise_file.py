@@ -81,14 +81,13 @@ class NoiseFile:
         return key, spent
 
     def append(self, spent: Spent) -> None:
-        """Write a sum to disk, and wait until it is there, before the sum is released."""
+        """Write a sum to disk, and wait until all of it is there, before the sum is released."""
         line = json.dumps(asdict(spent)) + "\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        try:
-            os.write(descriptor, line.encode())
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(line.encode())
+            file.flush()  # raises unless the whole line is written, unlike os.write
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _key(secret: bytes, salt: str) -> bytes:

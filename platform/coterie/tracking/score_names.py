@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.tracking.metrics_log import RESERVED
+from coterie.contract.metric import RESERVED
 
 GROUPS = {
     "clustering": "clusters",

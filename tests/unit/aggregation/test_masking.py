@@ -7,10 +7,10 @@ import torch
 
 from coterie.aggregation.masking import Masking
 from coterie.aggregation.pipeline import Pipeline
-from coterie.aggregation.stage import Late, Sent
+from coterie.aggregation.stage import Contribution, Late, Sent, StageTask
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import WeightedUpdate
-from coterie.errors import RunError
+from coterie.contract.phase import Outcome, WeightedUpdate
+from coterie.errors import ContractError, RunError
 from coterie.execution.events import CallDone, ClientResult, ClientTask
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
@@ -174,6 +174,24 @@ def test_the_weight_of_a_client_that_was_dropped_is_nobodys():
     lying = Backend([("mask", 4)] * 3, stage=Masking(object(), lambda run: {**by_rank(run), 3: 4}))
     with pytest.raises(RunError, match="has weight 14, and its 4 clients' samples allow 13"):
         masked(lying, 5, FaultsConfig())
+
+
+def test_a_client_sends_all_slots_or_fails():
+    stage, run = Masking(object()), phase_run(clients=range(3))
+    task = StageTask(
+        phase=run.phase, client=1, samples=2, seed=0, received={}, layouts=LAYOUTS, phase_data=True
+    )
+    whole = contribution([0.5] * 8, 2)
+    passed = stage.contribute(Contribution(outcome=Outcome(up=whole), up=whole), task)
+    assert passed.bytes_up.keys() == LAYOUTS.keys()
+    part = contribution([0.5] * 8, 2, both=False)
+    with pytest.raises(
+        ContractError, match=r"Slot 'b' is not sent: .* each client sends all slots"
+    ):
+        stage.contribute(Contribution(outcome=Outcome(up=part), up=part), task)
+    unmasked_task = replace(task, phase_data=None)
+    sent = Contribution(outcome=Outcome(up=part), up=part)
+    assert stage.contribute(sent, unmasked_task) is sent
 
 
 def test_one_client_alone_is_refused_before_it_runs():

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.clustering import kmeans as module
 from coterie.clustering.contingency import contingency
-from coterie.clustering.kmeans import kmeans, nearest_centroids
+from coterie.clustering.kmeans import KMeansResult, counted_means, kmeans, nearest_centroids
 from coterie.errors import DataError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 
@@ -356,3 +356,30 @@ def test_no_copy_of_the_data_is_made(monkeypatch):
     with Largest() as largest:
         module.result_of(points, centroids, weights)
     assert largest.values <= 100 * 50
+
+
+def test_counted_means_are_those_of_the_points_that_are_counted():
+    generator = torch.Generator().manual_seed(0)
+    points = (torch.randn(200, 2, generator=generator) + 1e6).float()
+    found = kmeans(points, 30, seed=1, restarts=1)
+    means, counts = counted_means(points, found)
+    assert counts.sum() == 200
+    for cluster in range(30):
+        own = points[found.assignments == cluster].double()
+        assert len(own) == counts[cluster]
+        if len(own):
+            assert torch.equal(means[cluster], own.mean(dim=0).float())
+    # FAISS assigns in float32, which cannot tell such points apart: its centroids are other means.
+    assert not torch.allclose(means, found.centroids, rtol=0, atol=1e-2)
+
+
+def test_an_empty_cluster_keeps_its_centroid():
+    points = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    found = KMeansResult(
+        centroids=torch.tensor([[0.5, 0.5], [7.0, 7.0]]),
+        assignments=torch.tensor([0, 0, 0]),
+        inertia=0.0,
+    )
+    means, counts = counted_means(points, found)
+    assert counts.tolist() == [3, 0]
+    assert torch.equal(means, torch.tensor([[1 / 3, 1 / 3], [7.0, 7.0]]))

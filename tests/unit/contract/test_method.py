@@ -1,5 +1,7 @@
 """The contract's default bodies, and the helpers that methods share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from coterie.contract import (
     concatenated,
 )
 from coterie.errors import ContractError
+from tests.builders.federation import tiny_task
 
 SERVER = ServerState(
     slots={"a": {"w": torch.zeros(2)}, "b": {"w": torch.ones(2)}},
@@ -123,3 +126,11 @@ def test_a_schedule_names_the_stage_of_each_round():
     stages = [schedule.at(number) for number in range(1, 7)]
     assert stages == ["first", "first", "then", "then", "then", None]
     assert schedule.last == "then"
+
+
+@pytest.mark.parametrize(("k", "enough"), [(1, [True] * 4), (3, [False, False, True, True])])
+def test_vectors_of_too_few_samples_are_held_back_only_under_k_anonymity(
+    k: int, enough: list[bool]
+) -> None:
+    task = replace(tiny_task(), k_anonymity=k)
+    assert task.enough(torch.tensor([0, 2, 3, 4])).tolist() == enough

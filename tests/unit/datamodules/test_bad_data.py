@@ -264,3 +264,10 @@ def test_the_command_exits_with_2(arrays, override, sentence, tmp_path, capsys, 
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet"])
+def test_a_table_given_as_arrays_is_told_its_reader(tmp_path, name):
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    told = refusal(NPZ, tmp_path / name)
+    assert told == "data.path=PATH: a table is read by data=manifest; choose that."

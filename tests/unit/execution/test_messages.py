@@ -83,6 +83,10 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (Outcome(metrics={"acc": 1.0}), UNDECLARED.format("reports metric 'acc'", "metrics")),
         (
+            Outcome(metrics={"loss": 1.0, "messages": 1.0}),
+            "metric: 'messages' names a column of every row; rename it.",
+        ),
+        (
             Outcome(up=up(w=torch.zeros(3, 2))),
             "Slot 'encoder': 'w' has shape (3, 2) for (2, 3); send the server's shapes.",
         ),
@@ -295,6 +299,19 @@ def test_another_shape_type_or_range_is_refused(outcome, sentence):
     with pytest.raises(ContractError) as caught:
         check(Outcome(**whole), phase=SPECS, samples=7)
     assert str(caught.value).endswith(sentence)
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_tensors_that_belong_together_are_equally_long(rows):
+    numbers = TensorSpec(shape=(range(9),), as_long_as="points")
+    phase = replace(SPECS, specs={**SPECS.specs, "points": TensorSpec(shape=(range(9), 2))})
+    phase = replace(phase, specs={**phase.specs, "choice": numbers})
+    check(Outcome(gathered={"choice": torch.ones(4), "points": POINTS}), phase=phase)
+    uneven = Outcome(gathered={"choice": torch.ones(rows), "points": POINTS})
+    with pytest.raises(ContractError) as caught:
+        check(uneven, phase=phase)
+    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send as many."
+    assert str(caught.value) == says
 
 
 def test_where_the_clients_are_not_known_any_recipient_passes():

@@ -17,7 +17,7 @@ from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError, InterruptedRunError
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
-from coterie.execution.vmap_trainer import Training, VmapTrainer
+from coterie.execution.vmap_trainer import VmapTrainer, VmapTraining
 from coterie.execution.vmapped_clients import VmappedClients
 
 SIZES = (23, 11, 15, 11)
@@ -62,7 +62,7 @@ class Toy(LightningModule):
 
 def trainings(
     kind: Callable[[], LightningModule] = Toy, sizes: tuple[int, ...] = SIZES, **plan: Any
-) -> list[Training]:
+) -> list[VmapTraining]:
     found = []
     for client, size in enumerate(sizes):
         samples = np.random.default_rng(client).normal(size=(size, 4))
@@ -70,11 +70,11 @@ def trainings(
         lengths = Plan(batch_size=5, **(plan or {"epochs": 2}))
         with seeded(client):
             module = kind()
-        found.append(Training(module, SeededBatches(data, lengths, seed=client), seed=client))
+        found.append(VmapTraining(module, SeededBatches(data, lengths, seed=client), seed=client))
     return found
 
 
-def vmapped(found: list[Training], **keys: Any) -> Any:
+def vmapped(found: list[VmapTraining], **keys: Any) -> Any:
     return VmapTrainer(precision="64-true", **keys).fit_all(found)
 
 

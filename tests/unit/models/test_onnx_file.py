@@ -12,6 +12,7 @@ from coterie.jobs.export import main
 from coterie.models import onnx_file
 from coterie.models.onnx_file import write_onnx
 from coterie.networks.heads import Centroids, ClusterHead, FuzzyCentroids, UnitLength
+from coterie.networks.quadratic import QuadraticClassifier
 
 
 class Flat(torch.nn.Module):
@@ -60,6 +61,8 @@ def test_a_program_is_written_too(finished_run, tmp_path):
         Centroids(torch.rand(3, 4)),
         FuzzyCentroids(torch.rand(3, 4), 1.5),
         ClusterHead(4, 8, 3),
+        QuadraticClassifier(torch.randint(-(2**20), 2**20, (5, 3)), 4),
+        QuadraticClassifier(torch.randint(-(2**20), 2**20, (5 + 3, 3)), 4),
         torch.nn.Sequential(UnitLength(), Centroids(torch.rand(3, 4))),
     ],
     ids=lambda head: type(head).__name__,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.clustering.kmeans import kmeans, nearest_centroids
+from coterie.clustering.kmeans import counted_means, kmeans, nearest_centroids
 from coterie.contract import Phase
 from coterie.contract.roles import Role
 from coterie.contract.seeds import derive_seed
@@ -153,7 +153,7 @@ def test_centroids_are_mined_in_the_local_latents_and_clustered_again(metric: st
             if metric == "cosine":
                 latent = torch.nn.functional.normalize(latent)
             draw = derive_seed(task.client.seed, "kmeans")
-            expected = kmeans(latent, CLUSTERS, seed=draw, restarts=2).centroids
+            expected, _ = counted_means(latent, kmeans(latent, CLUSTERS, seed=draw, restarts=2))
             assert torch.equal(task.outcome.gathered["centroids"], expected)
         stacked = torch.cat([gathered[c]["centroids"] for c in sorted(gathered)])
         draw = derive_seed(before.metadata["seed"], "kmeans", phase.round, phase.step)

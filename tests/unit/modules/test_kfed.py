@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import counted_means, kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, RunError
@@ -39,8 +39,9 @@ def test_one_client_alone_has_its_own_centroids() -> None:
     (task,) = ran.spy.tasks
     seed = derive_seed(task.client.seed, "kmeans")
     own = projected_kmeans(torch.from_numpy(samples), 4, seed=seed, restarts=10)
-    assert torch.equal(task.outcome.gathered["centroids"], own.centroids)
-    assert torch.equal(ran.state.server.slots["centroids"]["centroids"], own.centroids)
+    means, _ = counted_means(torch.from_numpy(samples), own)
+    assert torch.equal(task.outcome.gathered["centroids"], means)
+    assert torch.equal(ran.state.server.slots["centroids"]["centroids"], means)
     assert task.outcome.metrics == {"loss": pytest.approx(own.inertia / len(samples))}
 
 

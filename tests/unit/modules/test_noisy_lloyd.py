@@ -64,7 +64,7 @@ def test_what_is_not_finite_is_refused():
 def test_without_noise_separate_groups_are_found():
     groups = torch.eye(3).repeat_interleave(50, dim=0) * 4 + points(0, 0.1, rows=150)
     lloyd = NoisyLloyd(5.0, 3, 3, 1)
-    server = ServerState(slots={SUMS: lloyd.start(3)}, metadata={"seed": 1})
+    server = ServerState(slots={SUMS: lloyd.start()}, metadata={"seed": 1})
     for round_ in range(6):
         phase, centroids = lloyd.next(server), server.slots.get(CENTROIDS, {}).get(BEST)
         assert (phase.name, phase.round) == (LLOYD if round_ else MEAN, round_ + 1)

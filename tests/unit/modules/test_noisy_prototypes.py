@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from coterie.contract import ServerState, WeightedUpdate
 from coterie.errors import RunError
-from coterie.modules.exact_sums import COUNT, MOMENTS, PRODUCTS, PROJECTION, SUMS, TOTAL
+from coterie.modules.exact_sums import (
+    COUNT,
+    MOMENTS,
+    PRODUCTS,
+    PROJECTION,
+    PROTOTYPES,
+    SUMS,
+    TOTAL,
+    WARPED,
+)
 from coterie.modules.fixed_encoder import CENTROIDS
-from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.networks.prototypes import LatticeProjection, Prototypes
 from tests.builders.vectors import GROUPS, blobs, same_partition
 
@@ -60,8 +69,8 @@ def step(method, server, values):
     return method.after(server, phase, up)
 
 
-def start(method, features=30):
-    return ServerState(slots={MOMENTS: method.start(features)}, metadata={"seed": 1})
+def start(method):
+    return ServerState(slots={MOMENTS: method.start()}, metadata={"seed": 1})
 
 
 def steps(up):
@@ -81,7 +90,7 @@ def steps(up):
 def test_one_sample_changes_the_sums_by_the_sensitivity_at_most(seed, size, clip, warped, rounds):
     values = size * torch.randn(12, 5, generator=torch.Generator().manual_seed(seed))
     method = private(clip, 5, 2, warps=WARPS if warped else (), ridge=0.3)
-    server = start(method, 5)
+    server = start(method)
     for _ in range(rounds):
         server = step(method, server, values)
     phase, all_ = contribution(method, values, server)
@@ -115,7 +124,7 @@ def test_directions_keep_off_what_warps_change():
 
     def leading(warps):
         method = private(10.0, 3, 2, components=2, warps=warps, ridge=0.1)
-        server = step(method, start(method, 3), values)
+        server = step(method, start(method), values)
         return int(server.slots[PROJECTION]["directions"][:, 0].abs().argmax())
 
     assert (leading(()), leading(along)) == (0, 1)
@@ -137,13 +146,13 @@ def test_noise_that_leaves_too_few_prototypes_is_told_in_the_last_round():
 def test_what_is_all_noise_gives_a_projection():
     method = private(1.0, 5, 2, warps=WARPS, ridge=0.3)
     generator = torch.Generator().manual_seed(0)
-    given_ = method.start(5)
+    given_ = method.start()
     noise = {
         name: 1e4 * torch.randn(value.shape, generator=generator, dtype=torch.float64).round()
         for name, value in given_.items()
     }
     assert set(noise) == {COUNT, TOTAL, PRODUCTS, WARPED}
-    server = start(method, 5)
+    server = start(method)
     server = method.after(
         server, method.next(server), {MOMENTS: WeightedUpdate(weight=1, tensors=noise)}
     )

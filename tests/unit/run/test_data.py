@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.commands.compose import compose
+from coterie.errors import ConfigError
 from coterie.run.data import read_and_split
 
 KEYS = ("experiment=concord", "data=npz", "encoder=raw", "data.clients=who")
@@ -29,3 +30,20 @@ def test_clients_of_the_data_that_the_partition_mixes_are_told(tmp_path, partiti
             "data=data names 2 clients, but the partition mixes their samples; "
             "partition=by_client keeps them apart."
         ]
+
+
+SHARED = ("partition=grouped", "partition.clients=9", "partition.shared=true")
+NOISE = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=5")
+GRADIENTS = ("experiment=fedavg", "data=digits", "encoder=mlp", "privacy.dp.unit=sample")
+
+
+@pytest.mark.parametrize("own", [("experiment=kmeans_digits",), GRADIENTS])
+def test_noise_for_single_samples_counts_each_once(own):
+    with pytest.raises(ConfigError, match=r"^partition: \d+ samples are with several clients, one"):
+        read_and_split(compose(*own, *SHARED, *NOISE))
+    read_and_split(compose(*own, *NOISE, "partition=iid"))
+
+
+def test_a_sample_may_be_with_several_clients_where_noise_protects_clients_or_nobody():
+    read_and_split(compose("experiment=fedavg", "data=digits", *SHARED, *NOISE))
+    read_and_split(compose("experiment=kmeans_digits", *SHARED))

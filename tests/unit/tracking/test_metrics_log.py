@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.contract.metric import RESERVED
 from coterie.errors import ContractError, DataError
-from coterie.tracking.metrics_log import RESERVED, MetricsLog, MetricsRow, read_rows
+from coterie.tracking.metrics_log import MetricsLog, MetricsRow, read_rows
 
 
 def row(**values):

@@ -1,6 +1,7 @@
 """The file of a private run's noise: secret, durable, and refused if it is missing."""
 
 import json
+import resource
 import stat
 
 import pytest
@@ -26,6 +27,24 @@ def test_the_key_is_new_secret_and_kept(tmp_path):
     assert NoiseFile(tmp_path / "other.jsonl").open(begun=False)[0] != key
     assert key.hex() not in repr(file)
     assert key.hex() not in file.path.read_text()
+
+
+def test_a_sum_that_a_full_disk_cuts_off_is_not_released(tmp_path):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    key, _ = file.open(begun=False)
+    file.append(ONE)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # as a full disk does, it lets a part of the line through
+        room = file.path.stat().st_size + 10
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            file.append(TWO)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.path.stat().st_size == room
+    assert file.open(begun=True) == (key, [ONE])
+    file.append(TWO)
+    assert file.open(begun=True) == (key, [ONE, TWO])
 
 
 def test_a_strangers_key_hides_nothing_and_is_refused(tmp_path, monkeypatch):

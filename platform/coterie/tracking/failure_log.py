@@ -7,8 +7,6 @@ from coterie.contract.phase import Phase
 from coterie.errors import reason
 from coterie.execution.events import ClientFailed
 
-FAILURES = "failures.log"
-"""The log's name in a run's folder."""
 _MOST_BYTES = 1 << 20
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from coterie.contract.phase import Phase
 from coterie.execution.events import ClientFailed
-from coterie.rounds.failure_log import FailureLog
+from coterie.tracking.failure_log import FailureLog
 
 PHASE = Phase(name="training", stage="all", round=3)
 
