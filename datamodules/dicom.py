@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth, most_from
 from coterie.config.regular_files import open_regular
-from coterie.datamodules.growth import check_growth, most_from
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
     UnfitPictureError,

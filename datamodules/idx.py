@@ -9,9 +9,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth, most_from
 from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfigT, DownloadedDataModule
-from coterie.datamodules.growth import check_growth, most_from
 from coterie.datamodules.partitions import Labels
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Images, Source, source_from_arrays

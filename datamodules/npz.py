@@ -13,6 +13,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth, check_rows
 from coterie.datamodules.base import Half
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.custom_data import (
@@ -24,7 +25,6 @@ from coterie.datamodules.custom_data import (
 )
 from coterie.datamodules.dicom import Levels
 from coterie.datamodules.grey_levels import eight_bits
-from coterie.datamodules.growth import check_growth
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source
@@ -89,7 +89,7 @@ class NPZ(CustomData["NPZ.Config"]):
         """Read the arrays of the training or test set."""
         train = half == "train"
         source = self._samples("samples" if train else "test_samples")
-        values, name = self._values("labels")
+        values, name = self._values("labels", "samples")
         if values is None:
             if self.config.test_labels is not None:
                 raise DataError(
@@ -100,29 +100,22 @@ class NPZ(CustomData["NPZ.Config"]):
             return self._with_owners(source) if train else source
         labels, classes = number_classes(values, name)
         if not train:
-            values, name = self._values("test_labels")
+            values, name = self._values("test_labels", "test_samples")
             if values is None:
                 return source
             labels, _ = number_classes(values, name, classes)
-        self._check_length(labels, name, source)
         source = replace(source, labels=labels, classes=classes)
         return self._with_owners(source) if train else source
 
     def _with_owners(self, source: Source) -> Source:
-        values, name = self._values("clients")
+        values, name = self._values("clients", "samples")
         if values is None:
             return source
         owners, names = number_owners(values, name)
-        self._check_length(owners, name, source)
         return replace(source, owners=owners, owner_names=names)
 
     def _samples(self, key: str) -> Source:
-        name = self._find(key)
-        if name is None:
-            raise DataError(
-                f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
-                "the one to use as data.samples."
-            )
+        name = self._find_samples(key)
         array, where = self._read(name), f"{self.path}, array {name},"
         if 0 in array.shape[1:]:
             raise DataError(f"{where} has shape {array.shape}, and so no values; give some.")
@@ -131,20 +124,30 @@ class NPZ(CustomData["NPZ.Config"]):
         _check_range(array, where, levels)
         return Source(count=len(array), read=lambda rows: as_samples(array[rows], where, levels))
 
-    def _values(self, key: str) -> tuple[list[Any] | None, str]:
-        """Return an array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
+    def _values(self, key: str, samples: str) -> tuple[list[Any] | None, str]:
+        """Return an array (n,) or (n, 1) as a list, if it exists, and its name in errors.
+
+        Args:
+            key: The key of the config that names it.
+            samples: The key of its samples, each of which has to have an entry.
+        """
         found = self._find(key)
         if found is None:
             return None, ""
-        array, name = self._read(found), f"{self.path}, array {found},"
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
-        if array.ndim != 1:
-            raise DataError(f"{name} has shape {array.shape}; it has to be (n,).")
-        if array.dtype.kind in "mM":
+        name = f"{self.path}, array {found},"
+        shape, dtype = self._header(found)
+        if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
+            raise DataError(f"{name} has shape {shape}; it has to be (n,).")
+        if dtype.kind in "mM":
             raise DataError(f"{name} holds times; give whole numbers or text.")
-        values: list[Any] = array.tolist()
-        if array.dtype.kind == "S":
+        of, _ = self._header(self._find_samples(samples))
+        if of[:1] != shape[:1]:
+            raise DataError(
+                f"{name} has {shape[0]} entries for {of[0] if of else 1} samples; give one for "
+                "each."
+            )
+        values: list[Any] = self._read(found).reshape(-1).tolist()
+        if dtype.kind == "S":
             values = [value.decode("utf-8", "backslashreplace") for value in values]
         return values, name
 
@@ -156,13 +159,30 @@ class NPZ(CustomData["NPZ.Config"]):
             raise DataError(f"data.{key}={given}: {self.path} has {self._content()}; name one.")
         return given or next((name for name in _USUAL.get(key, ()) if name in names), None)
 
+    def _find_samples(self, key: str) -> str:
+        name = self._find(key)
+        if name is None:
+            raise DataError(
+                f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
+                "the one to use as data.samples."
+            )
+        return name
+
     def _content(self) -> str:
         shown = (name if name.isprintable() else ascii(name) for name in self._names())
         return f"the arrays {', '.join(shown)}" if self._names() else "no arrays"
 
     def _read(self, name: str) -> NDArray[Any]:
+        self._header(name)
         try:
-            array = _mapped(self.path, name)
+            return _mapped(self.path, name)
+        except DAMAGE as error:
+            raise self._unreadable(error) from error
+
+    def _header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return an array's shape and dtype, of which nothing else is read."""
+        try:
+            return _header_of(self.path, name)
         except DAMAGE as error:
             if "allow_pickle" not in str(error):
                 raise self._unreadable(error) from error
@@ -170,7 +190,6 @@ class NPZ(CustomData["NPZ.Config"]):
                 f"{self.path}, array {name}, holds Python objects, which are not read because they "
                 "can run code; save numbers or text."
             ) from error
-        return array
 
     def _names(self) -> tuple[str, ...]:
         if not isinstance(self.path, Path):
@@ -198,11 +217,19 @@ class NPZ(CustomData["NPZ.Config"]):
         why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
         return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
 
-    def _check_length(self, numbers: NDArray[np.int64], name: str, source: Source) -> None:
-        if len(numbers) != source.count:
-            raise DataError(
-                f"{name} has {len(numbers)} entries for {source.count} samples; give one for each."
-            )
+
+def _header_of(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if path.suffix == ".npy":
+        with path.open("rb") as file:
+            shape, _, dtype = read_header(file)
+        return shape, dtype
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo(f"{name}.npy")
+        with archive.open(entry) as member:
+            shape, _, dtype = read_header(member)
+    if entry.compress_type != zipfile.ZIP_STORED:
+        check_growth(entry.compress_size, entry.file_size)
+    return shape, dtype
 
 
 def _mapped(path: Path, name: str) -> NDArray[Any]:
@@ -216,6 +243,7 @@ def _mapped(path: Path, name: str) -> NDArray[Any]:
             check_growth(entry.compress_size, entry.file_size)
             with archive.open(entry) as member:
                 shape, _, dtype = read_header(member)
+            check_rows(shape[0] if shape else 1, path.stat().st_size)
             if math.prod(shape) * dtype.itemsize > entry.file_size:
                 raise ValueError(f"its array of shape {shape} is cut short")
             with np.load(path, allow_pickle=False) as file:
@@ -236,7 +264,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np
     """Read shape, order and dtype from an array's header, and leave the file at its values.
 
     Raises:
-        ValueError: If it holds Python objects, or is no such array.
+        ValueError: If it holds Python objects, values without bytes, or is no such array.
     """
     version = np.lib.format.read_magic(file)
     one = version == (1, 0)
@@ -244,6 +272,8 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np
     shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded (allow_pickle)")
+    if not dtype.itemsize:  # a file of any size has as many of them as it says
+        raise ValueError(f"its values are {dtype.str}, which have no bytes")
     return shape, "F" if fortran else "C", dtype
 
 

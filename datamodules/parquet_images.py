@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from coterie.datamodules.arrow_growth import open_parquet
+from coterie.config.parquet_growth import ParquetTable
 from coterie.datamodules.base import Half
 from coterie.datamodules.decoding import Mode, PixelFormat
 from coterie.datamodules.source import Source, source_from_pictures
@@ -70,14 +70,15 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
 
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:
     try:
-        table = open_parquet(path, path.stat().st_size).read()
+        opened = ParquetTable(path, path.stat().st_size)
+        names = opened.schema.names
+        column = next((name for name in ("image", "img") if name in names), None)
+        table = opened.read([column, "label"]) if column and "label" in names else None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
-    column = next((name for name in ("image", "img") if name in table.column_names), None)
-    if column is None or "label" not in table.column_names:
+    if table is None:
         raise DataError(
-            f"{path} has the columns {', '.join(table.column_names)}; it needs image (or img) "
-            "and label."
+            f"{path} has the columns {', '.join(names)}; it needs image (or img) and label."
         )
     try:
         pictures = pc.struct_field(table[column], "bytes").to_pylist()

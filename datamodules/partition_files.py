@@ -8,14 +8,15 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.config.parquet_growth import ParquetTable
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import DataArrays, Indices
-from coterie.datamodules.arrow_growth import open_parquet
 from coterie.errors import DataError
 
 _COLUMNS = {"sample": pa.int64(), "client": pa.int32()}
@@ -37,18 +38,20 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
     """
     try:
         with open_regular(path) as file:
-            table = open_parquet(file, os.fstat(file.fileno()).st_size).read()
+            opened = ParquetTable(file, os.fstat(file.fileno()).st_size)
+            given, known = opened.schema, opened.schema.metadata or {}
+            table = opened.read(list(_COLUMNS)) if _has_columns(given) else None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"partition.path={path}: it cannot be read as parquet; write it with "
             "`coterie partition`."
         ) from error
-    if dict(zip(table.column_names, table.schema.types, strict=True)) != _COLUMNS:
+    if table is None:
         raise DataError(
-            f"partition.path={path}: its columns are {', '.join(table.column_names)}; it needs "
+            f"partition.path={path}: its columns are {', '.join(given.names)}; it needs "
             "sample (int64) and client (int32), as `coterie partition` writes them."
         )
-    _check_data(path, table.schema.metadata or {}, data)
+    _check_data(path, known, data)
     if table["sample"].null_count or table["client"].null_count:
         raise DataError(f"partition.path={path}: an entry is missing; make it again.")
     rows, clients = table["sample"].to_numpy(), table["client"].to_numpy()
@@ -56,6 +59,11 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
     order = np.lexsort((rows, clients))
     cuts = np.searchsorted(clients[order], np.arange(1, clients.max() + 1))
     return np.split(rows[order], cuts)
+
+
+def _has_columns(schema: Any) -> bool:
+    given = dict(zip(schema.names, schema.types, strict=True))
+    return given == _COLUMNS and len(schema.names) == len(given)
 
 
 def _fingerprint(data: DataArrays) -> dict[bytes, bytes]:

@@ -10,8 +10,9 @@ these are text, so that 007 keeps its zeros.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
-from coterie.datamodules.arrow_growth import open_parquet
 from coterie.datamodules.csv_files import is_index, open_csv
 from coterie.datamodules.fitting import Fitting
 from coterie.errors import DataError, listed, reason
@@ -62,11 +63,17 @@ def columns_as_trained(data: object) -> TableColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTable:
-    """An open table: schema, number of rows if known, and record batches."""
+    """An open table.
+
+    Attributes:
+        schema: Names and types of the columns.
+        rows: The number of rows, if known.
+        read: Returns record batches with at least some columns.
+    """
 
     schema: Any
     rows: int | None
-    batches: Iterable[Any]
+    read: Callable[[Sequence[str]], Iterable[Any]]
 
 
 def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
@@ -76,11 +83,11 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        file = open_parquet(path, path.stat().st_size)
+        file = ParquetTable(path, path.stat().st_size)
+        schema = file.schema
     except _CORRUPT as error:
         raise unreadable(path, error) from error
-    rows, batches = file.metadata.num_rows, file.iter_batches(batch_size)
-    return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
+    return OpenTable(schema=schema, rows=file.rows, read=partial(file.batches, batch_size))
 
 
 def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
@@ -94,7 +101,7 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         reader = open_csv(path, (*_NAMES, *_FILES, CLIENT, *own))
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
-    return OpenTable(schema=reader.schema, rows=None, batches=reader)
+    return OpenTable(schema=reader.schema, rows=None, read=lambda _: reader)
 
 
 def table_batches(
@@ -111,12 +118,13 @@ def table_batches(
     columns, client = _columns(path, table.schema, own), own.client_in(table.schema.names)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
-    _check_once(path, table.schema, [*columns.names, *filter(None, (client, name))])
+    used = [*columns.names, *filter(None, (client, name))]
+    _check_once(path, table.schema, used)
     _check_type(path, table.schema, columns)
 
     def batches() -> Iterator[SampleBatch]:
         start = 0
-        for rows in _rebatched(path, table.batches, batch_size):
+        for rows in _rebatched(path, table.read(list(dict.fromkeys(used))), batch_size):
             try:
                 names = None if name is None else _texts(rows[name])
                 clients = None if client is None else _texts(rows[client])

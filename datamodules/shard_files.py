@@ -21,11 +21,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, model_validator
 
+from coterie.config.arrow_growth import read_batch
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.plain_files import read_json
 from coterie.contract.data import Indices
-from coterie.datamodules.arrow_growth import read_batch
 from coterie.datamodules.remote import cached, writing
 from coterie.errors import ConfigError, DataError, reason
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from coterie.config.arrow_growth import ArrowTable, read_stream
+from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import Indices
-from coterie.datamodules.arrow_growth import open_parquet, read_stream
 from coterie.datamodules.csv_files import is_csv, read_csv
 from coterie.datamodules.remote import opened
 from coterie.errors import DataError, reason
@@ -97,7 +97,9 @@ class StoredTable:
 
     files: tuple[Path, ...]
     text: tuple[str, ...] = ()
-    _tables: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[int, ArrowTable | ParquetTable] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _groups: dict[tuple[int, int, str], Any] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -111,8 +113,7 @@ class StoredTable:
     @property
     def schema(self) -> Any:
         """The columns, as the first file has them."""
-        opened = self._open(0)
-        return opened.schema_arrow if isinstance(opened, pq.ParquetFile) else opened.schema
+        return self._open(0).schema
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -122,22 +123,22 @@ class StoredTable:
         chunks, kind = list[Any](), self.schema.field(name).type
         for number in range(len(self.files)):
             with self._reading(number):
-                opened = self._open(number)
-                table = (
-                    opened.read(columns=[name])
-                    if isinstance(opened, pq.ParquetFile)
-                    else opened.select([name])
-                )
-                chunks += table[name].cast(kind).chunks
+                chunks += self._open(number).column(name).cast(kind).chunks
         return pa.chunked_array(chunks, kind)
 
     def values(self, name: str) -> list[Any]:
         """Return a whole column as Python's values.
 
         Raises:
-            DataError: If a value is beyond those of Python's type, such as a date.
+            DataError: If the values are lists or structs, or one is beyond those of Python's type,
+                such as a date.
         """
         column = self.column(name)
+        if pa.types.is_nested(column.type):
+            raise DataError(
+                f"{self.files[0]}: its column {name} is of type {column.type}; labels, clients and "
+                "paths are whole numbers, booleans or text, so name the right column."
+            )
         try:
             found: list[Any] = column.to_pylist()
         except (pa.ArrowException, ArithmeticError, ValueError) as error:
@@ -153,12 +154,12 @@ class StoredTable:
         place = row - (self._ends[number - 1] if number else 0)
         with self._reading(number):
             opened = self._open(number)
-            if not isinstance(opened, pq.ParquetFile):
-                return opened[name][place]
+            if isinstance(opened, ArrowTable):
+                return opened.column(name)[place]
             group = 0
-            while place >= (rows := opened.metadata.row_group(group).num_rows):
+            while place >= (rows := opened.group_rows[group]):
                 place, group = place - rows, group + 1
-            return self._group(number, group, name)[place]
+            return self._group(opened, number, group, name)[place]
 
     @contextmanager
     def _reading(self, number: int) -> Iterator[None]:
@@ -172,35 +173,30 @@ class StoredTable:
 
     @cached_property
     def _ends(self) -> list[int]:
-        counts = []
-        for number in range(len(self.files)):
-            opened = self._open(number)
-            parquet = isinstance(opened, pq.ParquetFile)
-            counts.append(opened.metadata.num_rows if parquet else opened.num_rows)
-        return list(accumulate(counts))
+        return list(accumulate(self._open(number).rows for number in range(len(self.files))))
 
-    def _open(self, number: int) -> Any:
+    def _open(self, number: int) -> ArrowTable | ParquetTable:
         if number not in self._tables:
             self._tables[number] = self._parse(self.files[number])
         return self._tables[number]
 
-    def _parse(self, path: Path) -> Any:
+    def _parse(self, path: Path) -> ArrowTable | ParquetTable:
         local = isinstance(path, Path)
         if path.suffix == ".arrow":
             source = pa.memory_map(str(path)) if local else pa.py_buffer(path.read_bytes())
             return read_stream(source if local else pa.BufferReader(source))
         if is_csv(path):
-            return read_csv(path, path if local else path.open("rb"), self.text)
+            return ArrowTable(read_csv(path, path if local else path.open("rb"), self.text))
         with opened(path):  # it has to be a regular file
-            return open_parquet(path if local else path.open("rb"), path.stat().st_size)
+            return ParquetTable(path if local else path.open("rb"), path.stat().st_size)
 
-    def _group(self, number: int, group: int, name: str) -> Any:
+    def _group(self, table: ParquetTable, number: int, group: int, name: str) -> Any:
         key = (number, group, name)
         with self._lock:
             if key not in self._groups:
                 while len(self._groups) >= 2:
                     del self._groups[next(iter(self._groups))]
-                self._groups[key] = self._open(number).read_row_group(group, columns=[name])[name]
+                self._groups[key] = table.read_group(group, name)
             return self._groups[key]
 
 

@@ -11,11 +11,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.growth import check_growth
 from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
-from coterie.datamodules.growth import check_growth
 from coterie.datamodules.image_files import refuse, tell_skipped
 from coterie.datamodules.npz import DAMAGE, read_header
 from coterie.datamodules.picture_search import PictureSearch
@@ -171,6 +171,8 @@ def _picture_batches(
 
 def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
+        with path.open("rb") as file:
+            read_header(file)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
         raise unreadable(path, error) from error

@@ -5,6 +5,7 @@ The page is one file with its pictures in it; it loads nothing from elsewhere, a
 
 import base64
 import io
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -22,6 +22,7 @@ from coterie.checkpoints.checkpoint import server_slots
 from coterie.clustering.contingency import OUTLIER
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
+from coterie.config.parquet_growth import ParquetTable
 from coterie.config.regular_files import open_regular
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Prediction, most_probable
@@ -229,10 +230,10 @@ def _read_assignments(path: Path, samples: int, clusters: int, *, outliers: bool
     """
     try:
         with open_regular(path) as file:
-            opened = pq.ParquetFile(file)
-            if opened.metadata.num_rows > samples:
+            opened = ParquetTable(file, os.fstat(file.fileno()).st_size)
+            if opened.rows > samples:
                 raise _other_samples(samples)
-            table = opened.read(columns=_found_columns(opened.schema_arrow))
+            table = opened.read(_found_columns(opened.schema))
         rows = _checked_rows(table, OUTLIER if outliers else 0, clusters)
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise ConfigError(

@@ -1,13 +1,14 @@
 """The words of a run's report, for readers who do not train models."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from coterie.config.parquet_growth import ParquetTable
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.regular_files import open_regular
 from coterie.tracking.formatting import format_bytes
@@ -61,22 +62,40 @@ def _counted(path: Path) -> Counter[tuple[Any, int]]:
     """
     counts: Counter[tuple[Any, int]] = Counter()
     with open_regular(path) as file:
-        named = _CLIENT_NAME if _CLIENT_NAME in pq.read_schema(file).names else "client"
-        # Names as a dictionary, since one long name may stand in every row.
-        opened = pq.ParquetFile(file, read_dictionary=[named] if named == _CLIENT_NAME else [])
-        if opened.metadata.num_rows > _ROWS:
-            raise ValueError(f"it has {opened.metadata.num_rows:,} rows")
-        kinds = [opened.schema_arrow.field(name).type for name in (named, "cluster")]
+        opened = ParquetTable(file, os.fstat(file.fileno()).st_size)
+        named = _CLIENT_NAME if _CLIENT_NAME in opened.schema.names else "client"
+        if opened.rows > _ROWS:
+            raise ValueError(f"it has {opened.rows:,} rows")
+        kinds = [opened.schema.field(name).type for name in (named, "cluster")]
         if pa.types.is_nested(kinds[0]) or not pa.types.is_integer(kinds[1]):
             raise ValueError(f"its clients and clusters are {kinds[0]} and {kinds[1]}")
-        for batch in opened.iter_batches(_AT_ONCE, columns=[named, "cluster"]):
+        same: dict[Any, Any] = {}
+        for batch in opened.batches(_AT_ONCE, [named, "cluster"], encoded=named):
             found = pa.Table.from_batches([batch]).group_by([named, "cluster"])
             found = found.aggregate([([], "count_all")])
-            keys = zip(found[named].to_pylist(), found["cluster"].to_pylist(), strict=True)
+            clients = _shared(found[named], same)
+            keys = zip(clients, found["cluster"].to_pylist(), strict=True)
             counts.update(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
             if len(counts) > _KINDS:
                 raise ValueError(f"it has more than {_KINDS:,} clients and clusters")
     return counts
+
+
+def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
+    """Return a column's values, of which equal ones are the same object.
+
+    Args:
+        column: The column.
+        same: The objects of the columns before.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return [same.setdefault(value, value) for value in column.to_pylist()]
+    found = list[Any]()
+    for chunk in column.chunks:
+        words = [same.setdefault(word, word) for word in chunk.dictionary.to_pylist()]
+        rows = chunk.indices.to_pylist()
+        found += [None if row is None else words[row] for row in rows]
+    return found
 
 
 def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:

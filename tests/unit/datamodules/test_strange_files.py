@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from coterie.datamodules import arrow_growth
+from coterie.config import growth
 from coterie.datamodules.decoding import read_content
 from coterie.datamodules.idx import read_idx
 from coterie.datamodules.manifest import Manifest
@@ -124,7 +124,7 @@ def test_an_index_of_what_there_cannot_be_is_refused(tmp_path, index):
 @pytest.fixture
 def little_room(monkeypatch):
     """Compressed data may grow to 64 KiB, or a hundred times."""
-    monkeypatch.setattr("coterie.datamodules.growth._FREE", 1 << 16)
+    monkeypatch.setattr("coterie.config.growth._FREE", 1 << 16)
 
 
 ZEROS = pa.array([bytes(1 << 20)] * 4, pa.large_binary())
@@ -184,7 +184,7 @@ def test_parquet_grows_within_bounds(tmp_path, little_room):
 
 
 def test_a_table_has_no_more_rows_than_its_bytes_can_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrow_growth, "_ROWS", 1000)
+    monkeypatch.setattr(growth, "_ROWS", 1000)
     many = {"image": pa.nulls(10**6)}
     refused(lambda: manifest(parquet(tmp_path / "x.parquet", **many)), "bytes claim 1000000 rows")
     stream = saved_dataset(tmp_path / "x", pa.table(many))
