@@ -62,9 +62,9 @@ def _audit(arguments: Sequence[str]) -> int:
     make_writable("run" if options.out is None else "out", folder)
     done = audit_run(config, directory, options.samples, folder / directory.audit.name)
     console = Terminal()
-    console.print(messages_table(done.keys))
+    console.print(messages_table(done.keys, console.width))
     if done.attacks:
-        console.print(attacks_table(done.attacks))
+        console.print(attacks_table(done.attacks, console.width))
     for sentence in done.conclusions:
         console.print(sentence, highlight=False)
     if done.note:

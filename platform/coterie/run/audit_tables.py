@@ -11,18 +11,24 @@ from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 
-_CAPTION = "fewest: the fewest samples behind a vector"
+_CAPTION = "fewest: the fewest samples behind a number"
 _SUMMED = "; 200 of 10: behind a sum over 10 clients, which is all that the server reads"
+_WHOLE = 80
 _INTERVAL = len("0.006 (0.002-0.039)")
 
 
-def messages_table(keys: Sequence[AuditedKey]) -> Table:
-    """Return a table of what left the clients, with a row for each key."""
+def messages_table(keys: Sequence[AuditedKey], columns: int = _WHOLE) -> Table:
+    """Return a table of what left the clients, with a row for each key.
+
+    Below 80 columns it has no dtypes and shapes.
+    """
+    whole = columns >= _WHOLE
     caption = _CAPTION + (_SUMMED if any(key.summed for key in keys) else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")
-    table.add_column("spec", overflow="fold", max_width=24)
+    if whole:
+        table.add_column("spec", overflow="fold", max_width=24)
     for name in ("phases", "clients", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fewest", justify="right", max_width=10)
@@ -31,7 +37,7 @@ def messages_table(keys: Sequence[AuditedKey]) -> Table:
         table.add_row(
             Text(printable(key.type)),
             Text(printable(key.key)),
-            Text(printable(specs)),
+            *([Text(printable(specs))] if whole else []),
             f"{key.phases:,}",
             f"{key.clients:,}",
             format_bytes(key.bytes) if key.bytes else "-",
@@ -40,14 +46,15 @@ def messages_table(keys: Sequence[AuditedKey]) -> Table:
     return table
 
 
-def attacks_table(attacks: Mapping[str, Membership]) -> Table:
+def attacks_table(attacks: Mapping[str, Membership], columns: int = _WHOLE) -> Table:
     """Return a table of each attack's result, with 95 % intervals."""
+    width = _INTERVAL if columns >= _WHOLE else len("(0.450-0.536)")
     caption = "in brackets: 95 % intervals"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("attack")
-    table.add_column("members + others", justify="right", max_width=16)
+    table.add_column("members + others", justify="right", max_width=12)
     for name in ("AUC", "TPR at 1 % FPR"):
-        table.add_column(name, justify="right", min_width=_INTERVAL)
+        table.add_column(name, justify="right", min_width=width)
     for name, found in attacks.items():
         table.add_row(
             name,

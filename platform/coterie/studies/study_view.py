@@ -121,7 +121,7 @@ def terminal_table(comparison: ComparisonTable) -> Table:
     chosen = set(foremost(comparison)[:room])
     places = [place for place, name in enumerate(comparison.columns) if name in chosen]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", max_width=_LABEL, overflow="ellipsis", no_wrap=True)
+    table.add_column("", max_width=_LABEL, overflow="fold")
     table.add_column("runs", justify="right", no_wrap=True)
     for place in places:
         name = comparison.columns[place]

@@ -66,6 +66,14 @@ def test_eighty_columns_show_attacks_whole():
         assert text in shown
 
 
+def test_a_narrow_terminal_shows_keys_and_numbers_whole(tmp_path):
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(messages_table(audited(tmp_path, [message(key="encoder")]), 60))
+    shown = console.export_text().split()
+    assert {"slot", "encoder", "fewest"} <= set(shown)
+    assert "spec" not in shown
+
+
 def test_a_key_behind_no_sum_has_no_word_of_sums(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(messages_table(audited(tmp_path, [message(summed=0)])))

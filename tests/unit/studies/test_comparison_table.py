@@ -123,7 +123,13 @@ def test_the_terminal_takes_the_first_of_each_group_and_80_columns():
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].split() == ["g0", "g1"]
-    assert lines[-2].split()[-7:] == ["2", "0.500", "±", "0.000", "0.500", "±", "0.000"]
+    (numbers_of_it,) = [line.split() for line in lines if "±" in line]
+    assert numbers_of_it[-7:] == ["2", "0.500", "±", "0.000", "0.500", "±", "0.000"]
+    assert [word for line in lines[3:] for word in line.split() if word in label.split()][:2] == [
+        "a",
+        "label",
+    ]
+    assert "terminal" in console.file.getvalue()  # the label is broken, and not cut
 
 
 def test_the_view_says_how_each_run_ended_and_draws_no_line_over_80_columns():
