@@ -51,7 +51,7 @@ def attacks_table(attacks: Mapping[str, Membership], columns: int = _WHOLE) -> T
     width = _INTERVAL if columns >= _WHOLE else len("(0.450-0.536)")
     caption = "in brackets: 95 % intervals"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    table.add_column("attack")
+    table.add_column("attack", max_width=None if columns >= _WHOLE else 10)
     table.add_column("members + others", justify="right", max_width=12)
     for name in ("AUC", "TPR at 1 % FPR"):
         table.add_column(name, justify="right", min_width=width)
