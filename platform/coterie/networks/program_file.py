@@ -194,6 +194,8 @@ def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
         sizes = [size["as_int"] for size in entry["tensor_meta"]["sizes"]]
         if not part and math.prod(sizes):
             raise ProgramError(f"{path} is empty")
+        if math.prod(sizes) > len(part):  # by strides of zero
+            raise ProgramError(f"{path} has fewer numbers than its tensor")
         parts[folder + path] = part
     return parts
 
