@@ -53,9 +53,9 @@ def test_weights_are_a_regular_file(model, odd):
     odd(model / WEIGHTS)
     with pytest.raises((OSError, ValueError), match="not a regular file"):
         model_digest(model)
-    with pytest.raises(DataError, match="model.safetensors: it (cannot be read|is missing)"):
+    with pytest.raises(DataError, match=r"model\.safetensors: it (cannot be read|is missing)"):
         Pretrained(path=str(model))
-    with pytest.raises(DataError, match="model.safetensors: it (cannot be read|is missing)"):
+    with pytest.raises(DataError, match=r"model\.safetensors: it (cannot be read|is missing)"):
         load_model(str(model))
 
 
