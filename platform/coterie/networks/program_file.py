@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from coterie.errors import reason
 from coterie.networks.program_operators import is_allowed
+from coterie.networks.size_arithmetic import BOUNDED
 from coterie.networks.size_expressions import is_range_name, is_size_expression
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -103,7 +104,7 @@ class Program(nn.Module):
 
 
 def _with_checked_calls(program: nn.Module) -> nn.Module:
-    """Return the program with `_attention` in place of PyTorch's, also in its submodules.
+    """Return the program with our attention, sums and products, also in its submodules.
 
     Raises:
         ProgramError: If a call gives a number where a type or layout of numbers belongs.
@@ -112,6 +113,7 @@ def _with_checked_calls(program: nn.Module) -> nn.Module:
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
                 _check_kinds(node)
+                node.target = BOUNDED.get(node.target, node.target)
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
                 node.target = _attention
             part.recompile()

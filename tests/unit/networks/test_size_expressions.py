@@ -1,5 +1,6 @@
 """Sizes in exported programs: what networks have passes, what keeps SymPy busy is refused."""
 
+import copy
 import io
 import json
 import re
@@ -148,3 +149,55 @@ def test_pictures_of_any_size_pass():
     for shape in ((1, 1, 64, 64), (3, 1, 80, 48)):
         batch = torch.rand(shape)
         assert torch.equal(program(batch), network(batch))
+
+
+class Squared(nn.Module):
+    """Squares the number of samples five times."""
+
+    def forward(self, samples):
+        count = samples.shape[0]
+        for _ in range(5):
+            count = count * count
+        return samples.flatten(1).sum(1, keepdim=True) * count
+
+
+def with_graph(content, change):
+    new = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(new, "w") as archive:
+        for name in old.namelist():
+            path, part = f"m/{name.partition('/')[2]}", old.read(name)
+            archive.writestr(path, change(part.decode()) if path == GRAPH else part)
+    return new.getvalue()
+
+
+@pytest.fixture(scope="module")
+def squared():
+    """A program that states sizes of its symbol alone."""
+    content = exported(Squared(), torch.rand(3, 1, 2, 2), {0: Dim("n")})
+    power = re.compile(r"(Pow|Mul)\((Symbol[^\"]*?\)), [^\"]*")
+    return with_graph(content, lambda text: power.sub(r"\2", text))
+
+
+def test_sizes_do_not_grow_without_end(squared):
+    program, batch = Program(squared), torch.rand(3, 1, 2, 2)
+    for each in (program, copy.deepcopy(program)):
+        assert torch.equal(each(batch), Squared()(batch))
+    with pytest.raises(RuntimeError, match="makes a size of more than 64 bits"):
+        program(torch.rand(5, 1, 2, 2))  # 5^32
+
+
+@pytest.mark.parametrize("function", ["mul", "add"])
+def test_lists_are_no_sizes(squared, function):
+    second = {"as_int": 100} if function == "mul" else {"as_ints": [1, 2]}
+
+    def change(text):
+        graph = json.loads(text)
+        nodes = graph["graph_module"]["graph"]["nodes"]
+        call = next(node for node in nodes if node["target"] == "_operator.mul")
+        call["target"] = f"_operator.{function}"
+        for given, value in zip(call["inputs"], ({"as_ints": [1, 2]}, second), strict=True):
+            given["arg"] = value
+        return json.dumps(graph)
+
+    with pytest.raises(RuntimeError, match="computes with lists as numbers"):
+        Program(with_graph(squared, change))(torch.rand(3, 1, 2, 2))
