@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.datamodules.decoding_memory import Room
 from coterie.datamodules.picture_files import UnfitPictureError, check_pixels, choose_frame
+from coterie.datamodules.tiff_growth import check_parts
 
 _MOST_PAGES = 10_000
 _COPIES = 2
@@ -33,7 +34,8 @@ def read_tiff(
     Raises:
         UnfitPictureError: If tifffile is not installed, there are several pages and none is chosen,
             or the page is not a picture, too large, or takes more memory than `room` has.
-        ValueError: If it is damaged, or compressed in a way that needs imagecodecs.
+        ValueError: If it is damaged, grows too much, or is compressed in a way that needs
+            imagecodecs.
     """
     try:
         import tifffile
@@ -44,7 +46,9 @@ def read_tiff(
     with tifffile.TiffFile(BytesIO(content)) as file:
         pages = [page for page in _pages(file) if not getattr(page, "is_reduced", False)]
         page = pages[choose_frame(len(pages), frame)]
-        _check_size(page, max_pixels, room)
+        size = _check_size(page, max_pixels, room)
+        parts = zip(page.dataoffsets, page.databytecounts, strict=False)
+        check_parts(content, parts, int(page.compression), size)
         values, axes = page.asarray(), page.axes
     if axes == "YX":
         return np.asarray(values[..., None])
@@ -57,12 +61,18 @@ def read_tiff(
     return np.asarray(values)
 
 
-def _check_size(page: Any, max_pixels: int, room: Room) -> None:
-    """Refuse a page that is too large: a kilobyte can state ten channels of 200 million pixels."""
+def _check_size(page: Any, max_pixels: int, room: Room) -> int:
+    """Return a page's bytes.
+
+    Raises:
+        UnfitPictureError: If it is too large: a kilobyte can state ten channels of 200 million
+            pixels.
+    """
     pixels, numbers = page.imagewidth * page.imagelength, math.prod(page.shape)
     size = numbers * (1 if page.dtype is None else page.dtype.itemsize)
     check_pixels(pixels, max_pixels, size / max(1, pixels))
     room.take(size + _COPIES * numbers)
+    return size
 
 
 def _pages(file: Any) -> Iterator[Any]:

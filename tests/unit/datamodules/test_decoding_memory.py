@@ -4,8 +4,10 @@ Memory is measured as the most that the process holds, since Pillow's is not Pyt
 """
 
 import io
+import lzma
 import struct
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,12 @@ import pytest
 import tifffile
 from PIL import Image
 
-from coterie.datamodules import decoding_memory
+from coterie.datamodules import decoding_memory, tiff_growth
 from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode, level_range
 from coterie.datamodules.decoding_memory import Room, in_parts, tiles
 from coterie.datamodules.dicom import stretch
 
+AFTER = "after"
 _STATUS = Path("/proc/self/status")
 
 
@@ -34,29 +37,37 @@ def peak_of(call):
     return held("VmHWM") - before
 
 
-def empty_tiff(width, height, channels, bits, kind=1):
-    """A TIFF of a kilobyte whose strips are empty."""
-    tags: list[tuple[int, int, int, int | tuple[int, ...]]] = [
-        (256, 4, 1, width),
-        (257, 4, 1, height),
-        (258, 3, channels, (bits,) * channels),
-        (259, 3, 1, 8),
-        (262, 3, 1, 1),
-        (273, 4, 100, (0,) * 100),
-        (277, 3, 1, channels),
-        (278, 4, 1, height // 100),
-        (279, 4, 100, (0,) * 100),
-        (284, 3, 1, 1),
+def written_tiff(*tags, after=bytes(64)):
+    """A TIFF of these tags, each (number, type, count, value); AFTER is the place of `after`."""
+    tags = sorted(tags)
+    end = 8 + 2 + 12 * len(tags) + 4
+    long = {
+        tag: struct.pack(f"<{count}{'HI'[kind == 4]}", *np.ravel(value).tolist())
+        for tag, kind, count, value in tags
+        if value != AFTER
+    }
+    extra = b"".join(data for data in long.values() if len(data) > 4)
+    entries, place = struct.pack("<H", len(tags)), end
+    for tag, kind, count, _ in tags:
+        data = long.get(tag, struct.pack("<I", end + len(extra)))
+        if len(data) > 4:
+            data, place = struct.pack("<I", place), place + len(data)
+        entries += struct.pack("<HHI", tag, kind, count) + data.ljust(4, b"\0")
+    return b"II*\0" + struct.pack("<I", 8) + entries + bytes(4) + extra + after
+
+
+def shape_tags(width, height, channels, bits, kind=1, packed=8):
+    return [
+        *((256, 4, 1, width), (257, 4, 1, height), (258, 3, channels, (bits,) * channels)),
+        *((259, 3, 1, packed), (262, 3, 1, 1), (277, 3, 1, channels), (284, 3, 1, 1)),
         (339, 3, channels, (kind,) * channels),
     ]
-    end, extra = 8 + 2 + 12 * len(tags) + 4, b""
-    entries = struct.pack("<H", len(tags))
-    for tag, type_, count, value in tags:
-        data = struct.pack(f"<{count}{'HI'[type_ == 4]}", *np.ravel(value).tolist())
-        if len(data) > 4:
-            data, extra = struct.pack("<I", end + len(extra)), extra + data
-        entries += struct.pack("<HHI", tag, type_, count) + data.ljust(4, b"\0")
-    return b"II*\0" + struct.pack("<I", 8) + entries + bytes(4) + extra + bytes(64)
+
+
+def empty_tiff(width, height, channels, bits, kind=1):
+    """A TIFF of a kilobyte whose strips are empty."""
+    strips = [(273, 4, 100, (0,) * 100), (278, 4, 1, height // 100), (279, 4, 100, (0,) * 100)]
+    return written_tiff(*shape_tags(width, height, channels, bits, kind), *strips)
 
 
 BOMBS = {
@@ -81,6 +92,45 @@ def test_channels_and_bits_count_as_pixels(name, mode):
             level_range(content, "x", PixelFormat())
 
     assert peak_of(refused) < 50e6
+
+
+def zeros(packer, megabytes):
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(megabytes)) + packer.flush()
+
+
+PLACES = {
+    "strip": (273, 279, [(278, 4, 1, 10)]),
+    "tile": (324, 325, [(322, 4, 1, 16), (323, 4, 1, 16)]),
+}
+
+
+@pytest.mark.parametrize("form", PLACES)
+@pytest.mark.parametrize("packed", [8, 34925])
+def test_a_part_of_a_tiff_does_not_grow_beyond_the_picture(monkeypatch, packed, form):
+    monkeypatch.setattr(tiff_growth, "most_from", lambda packed: 20 << 20)
+    part = zeros(zlib.compressobj() if packed == 8 else lzma.LZMACompressor(), 60)
+    place, length, others = PLACES[form]
+    parts = [(place, 4, 1, AFTER), (length, 4, 1, len(part)), *others]
+    content = written_tiff(*shape_tags(10, 10, 10, 16, packed=packed), *parts, after=part)
+
+    def refused():
+        with pytest.raises(
+            UnreadablePictureError, match=r"compressed bytes of it grow to 2[0-9]{7} "
+        ):
+            decode(content, "x", PixelFormat(mode="all"))
+
+    assert peak_of(refused) < 50e6
+
+
+@pytest.mark.parametrize("form", ["zlib", "lzma"])
+def test_packed_tiffs_are_read(monkeypatch, form):
+    monkeypatch.setattr(tiff_growth, "most_from", lambda packed: 1)  # which looks through all
+    pixels, stream = np.random.default_rng(0).integers(0, 256, (40, 30, 6), np.uint8), io.BytesIO()
+    tifffile.imwrite(
+        stream, pixels, compression=form, photometric="minisblack", planarconfig="contig"
+    )
+    found = decode(stream.getvalue(), "x", PixelFormat(mode="all"))
+    assert np.array_equal(found.pixels, pixels.transpose(2, 0, 1))
 
 
 def encoded(image, form="PNG"):
