@@ -69,7 +69,7 @@ def _check_size(page: Any, max_pixels: int, room: Room) -> int:
             pixels.
     """
     pixels, numbers = page.imagewidth * page.imagelength, math.prod(page.shape)
-    size = numbers * (1 if page.dtype is None else page.dtype.itemsize)
+    size: int = numbers * (1 if page.dtype is None else page.dtype.itemsize)
     check_pixels(pixels, max_pixels, size / max(1, pixels))
     room.take(size + _COPIES * numbers)
     return size
