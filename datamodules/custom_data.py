@@ -59,7 +59,8 @@ class PicturesConfig(PathConfig):
     frame: int | None = Field(default=None, ge=0)
     """Which frame to take of pictures with several, from 0; by default they are refused."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
-    """Maximum number of a picture's pixels; larger pictures are refused."""
+    """Maximum number of a picture's pixels; larger pictures are refused. Pixels of more than four
+    bytes, such as those of many channels, count as several."""
     fit: Fit | None = None
     """How a picture of another shape is brought to `size`: squash stretches it (the default), crop
     cuts off what is outside, letterbox fills the rest with black."""

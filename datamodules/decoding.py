@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from coterie.config.regular_files import open_regular
+from coterie.datamodules.decoding_memory import Room, bytes_of, tiles
 from coterie.datamodules.dicom import Levels, is_dicom, read_dicom
 from coterie.datamodules.grey_levels import deep_levels, eight_bits, tiff_bits, white_is_zero
 from coterie.datamodules.many_channels import is_tiff, read_tiff
@@ -62,7 +63,8 @@ Picture = Path | bytes | StoredPicture
 
 ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 TRANSPARENT = " with a transparent colour"
-_CHANNELS = {"L": 1, "RGB": 3}
+_COPIES = 2
+"""Bytes that each channel takes besides the picture: in an array, and in another order."""
 _KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
 """Modes that `mode=all` keeps; others become RGB."""
 _MOST_BYTES = 1 << 31
@@ -189,13 +191,14 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
     if isinstance(picture, Levelled):
         pixel_format, picture = replace(pixel_format, levels=picture.levels), picture.picture
     content = read_content(picture, name)
-    found = _guarded(content, name, pixel_format)
-    if not found.pixels.size:
-        raise UnreadablePictureError(name, "is a picture without pixels")
-    if pixel_format.size is None:
-        return found._replace(pixels=np.ascontiguousarray(found.pixels))
-    fitted = fit_images(found.pixels[None], pixel_format.size, pixel_format.fit or "squash")[0]
-    return found._replace(pixels=fitted)
+    with Room() as room:
+        found = _guarded(content, name, pixel_format, room)
+        if not found.pixels.size:
+            raise UnreadablePictureError(name, "is a picture without pixels")
+        if pixel_format.size is None:
+            return found._replace(pixels=np.ascontiguousarray(found.pixels))
+        fitted = fit_images(found.pixels[None], pixel_format.size, pixel_format.fit or "squash")[0]
+        return found._replace(pixels=fitted)
 
 
 def level_range(
@@ -212,7 +215,8 @@ def level_range(
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
         return None
     try:
-        values = _stored_levels(content, pixel_format)
+        with Room() as room:
+            values = _stored_levels(content, pixel_format, room)
     except Exception as error:  # as in `_guarded`
         raise UnreadablePictureError(name, f"cannot be read ({reason(error)})") from error
     if values is None or not values.size:
@@ -220,29 +224,27 @@ def level_range(
     return float(values.min()), float(values.max()), values.dtype.kind in "iu"
 
 
-def _stored_levels(content: bytes, pixel_format: PixelFormat) -> NDArray[Any] | None:
+def _stored_levels(content: bytes, pixel_format: PixelFormat, room: Room) -> NDArray[Any] | None:
     """Return a picture's numbers as stored; None if they have 8 bits."""
     try:
         image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
-        return (
-            read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
-            if is_tiff(content)
-            else None
-        )
+        frame, most = pixel_format.frame, pixel_format.max_pixels
+        return read_tiff(content, frame, most, room) if is_tiff(content) else None
     if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
-        return read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
+        return read_tiff(content, pixel_format.frame, pixel_format.max_pixels, room)
     if not image.mode.startswith(("I", "F")):
         return None
+    room.take(2 * image.width * image.height * bytes_of(image))
     image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
     image.load()
     return np.asarray(deep_levels(image, content, (0, 1))[0])
 
 
-def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
+def _guarded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -> Decoded:
     """Decode, and name the picture in any error."""
     try:
-        return _decoded(content, name, pixel_format)
+        return _decoded(content, name, pixel_format, room)
     except DataError:  # a package is not installed
         raise
     except UnidentifiedImageError as error:
@@ -256,20 +258,22 @@ def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
         raise UnreadablePictureError(name, why) from error
 
 
-def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
+def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -> Decoded:
     """Decode to channels, without a change of size."""
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
         levels, frame, most = pixel_format.levels, pixel_format.frame, pixel_format.max_pixels
-        shown = Image.fromarray(read_dicom(content, levels, frame, most))
+        shown = Image.fromarray(read_dicom(content, levels, frame, most, room))
         return _as_mode(shown, pixel_format, shown.mode)
     try:
         image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
         if not is_tiff(content):
             raise
-        return _many(content, pixel_format)
+        return _many(content, pixel_format, room)
     if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
-        return _many(content, pixel_format)
+        return _many(content, pixel_format, room)
+    given = 1 if pixel_format.mode == "L" else 3
+    room.take(image.width * image.height * (bytes_of(image) + _COPIES * given))
     image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
     held = orientation(image) if pixel_format.exif else 1
     image.load()
@@ -285,9 +289,9 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     return decoded._replace(pixels=upright, shape=upright.shape[1:], held=held)
 
 
-def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
+def _many(content: bytes, pixel_format: PixelFormat, room: Room) -> Decoded:
     """Return a TIFF of many channels, or of several channels of more than 8 bits."""
-    values = read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
+    values = read_tiff(content, pixel_format.frame, pixel_format.max_pixels, room)
     bits = 8 * values.dtype.itemsize
     pixels, dark = eight_bits(values, bits, pixel_format.levels)
     channels = pixels.shape[2]
@@ -303,36 +307,53 @@ def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
 def _deep(image: Image.Image, content: bytes, pixel_format: PixelFormat, found: str) -> Decoded:
     """Return a grey picture of more than 8 bits."""
     values, bits = deep_levels(image, content, pixel_format.levels)
-    # Compare before scaling: levels that differ in 16 bits may be equal in 8.
-    clear = values == image.info.get("transparency", -1)
     grey, dark = eight_bits(values, bits, pixel_format.levels)
     if white_is_zero(image):
-        grey = 255 - grey
-    ground = _ground(float(clear.mean()), pixel_format) if "transparency" in image.info else ""
-    grey = np.where(clear, np.uint8(_LEVELS.get(ground, 0)), grey)
+        np.subtract(255, grey, out=grey)
+    ground: Ground | Literal[""] = ""
+    if "transparency" in image.info:
+        # Compared before scaling: levels that differ in 16 bits may be equal in 8.
+        clear = values == image.info["transparency"]
+        ground = _ground(float(clear.mean()), pixel_format)
+        grey[clear] = _LEVELS[ground]
     return _as_mode(Image.fromarray(grey), pixel_format, found)._replace(dark=dark, ground=ground)
 
 
 def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decoded:
     """Convert to a mode; Pillow's `convert` alone would drop alpha."""
-    ground, clear = "", image.mode in ALPHA or "transparency" in image.info
-    if pixel_format.mode == "all":
-        if clear:
-            image = image.convert("RGBA")
-        elif image.mode not in _KEPT:
-            image = image.convert("RGB")
+    clear = image.mode in ALPHA or "transparency" in image.info
+    ground: Ground | Literal[""] = ""
+    mode: str = pixel_format.mode
+    if mode == "all":
+        mode = "RGBA" if clear else image.mode if image.mode in _KEPT else "RGB"
     elif clear:
-        whole = image.convert("RGBA")
-        ground = _ground(float((np.asarray(whole.getchannel("A")) < _CLEAR).mean()), pixel_format)
+        ground = _ground(_clear_share(image), pixel_format)
+    channels = Image.getmodebands(mode)
+    pixels = np.empty((channels, image.height, image.width), np.uint8)
+    for left, top, right, bottom in tiles(*image.size):
+        part = np.asarray(_converted(image.crop((left, top, right, bottom)), mode, ground))
+        shown = part[None] if part.ndim == 2 else part.transpose(2, 0, 1)
+        pixels[:, top:bottom, left:right] = shown
+    return Decoded(pixels, found, image.size[::-1], ground=ground)
+
+
+def _clear_share(image: Image.Image) -> float:
+    """Return the share of transparent pixels."""
+    count = 0
+    for box in tiles(*image.size):
+        alpha = np.asarray(image.crop(box).convert("RGBA").getchannel("A"))
+        count += int(np.count_nonzero(alpha < _CLEAR))
+    return count / max(1, image.width * image.height)
+
+
+def _converted(part: Image.Image, mode: str, ground: str) -> Image.Image:
+    """Convert a part of a picture, on a ground if it is transparent."""
+    if ground:
         level = _LEVELS[ground]
-        opaque = Image.new("RGBA", image.size, (level, level, level, 255))
-        opaque.alpha_composite(whole)
-        image = opaque.convert("RGB")
-    if pixel_format.mode not in ("all", image.mode):
-        image = image.convert(pixel_format.mode)
-    pixels = np.array(image)
-    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return Decoded(pixels, found, (pixels.shape[1], pixels.shape[2]), ground=ground)
+        opaque = Image.new("RGBA", part.size, (level, level, level, 255))
+        opaque.alpha_composite(part.convert("RGBA"))
+        part = opaque.convert("RGB")
+    return part if part.mode == mode else part.convert(mode)
 
 
 def _ground(share: float, pixel_format: PixelFormat) -> Ground:

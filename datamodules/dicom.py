@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.config.growth import check_growth, most_from
 from coterie.config.regular_files import open_regular
+from coterie.datamodules.decoding_memory import Room, in_parts
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
     UnfitPictureError,
@@ -28,6 +29,8 @@ Levels = tuple[float, float]
 """Grey levels that become black and white."""
 
 _PREAMBLE = 128
+_COPIES = 24
+"""Bytes that a number takes besides, as decimal numbers between the steps."""
 
 
 def is_dicom(content: bytes) -> bool:
@@ -64,6 +67,7 @@ def read_dicom(
     levels: Levels | None,
     frame: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    room: Room | None = None,
 ) -> NDArray[np.uint8]:
     """Decode a DICOM file.
 
@@ -73,6 +77,7 @@ def read_dicom(
             the file's window.
         frame: Which frame to take of several; None refuses these.
         max_pixels: Pixels of a frame, at most.
+        room: The memory that it may take; by default it is not counted.
 
     Returns:
         uint8 (height, width), or (height, width, 3) in RGB.
@@ -95,16 +100,20 @@ def read_dicom(
         file = pydicom.dcmread(_Packed(content), force=True)
         frames = _count_frames(file)
         chosen = choose_frame(frames, frame)
-        check_pixels(int(file.Rows) * int(file.Columns), max_pixels)
+        pixels, samples = int(file.Rows) * int(file.Columns), int(file.get("SamplesPerPixel") or 1)
+        stored = samples * int(file.BitsAllocated) / 8
+        check_pixels(pixels, max_pixels, stored)
+        if room is not None:
+            room.take(int(pixels * (2 * stored + _COPIES * samples)))
         if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
             file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
-        pixels = pixel_array(file, index=chosen)
+        found = pixel_array(file, index=chosen)
         if file.PhotometricInterpretation == "PALETTE COLOR":
-            coloured = apply_color_lut(pixels, file)
+            coloured = apply_color_lut(found, file)
             return _eight_bits(coloured, 8 * coloured.dtype.itemsize)
-        if pixels.ndim == 3:  # pydicom has converted YCbCr
-            return _eight_bits(pixels, int(file.BitsStored))
-        return _grey(file, pixels, levels)
+        if found.ndim == 3:  # pydicom has converted YCbCr
+            return _eight_bits(found, int(file.BitsStored))
+        return _grey(file, found, levels)
     except UnfitPictureError:
         raise
     except Exception as error:  # decoders raise errors of all kinds
@@ -119,8 +128,12 @@ def _count_frames(file: Any) -> int:
 
 def stretch(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Map low..high to 0..255, rounded; values outside become black or white."""
-    shares = (values.astype(np.float64) - low) / (high - low)
-    return np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
+
+    def convert(part: NDArray[Any]) -> NDArray[np.uint8]:
+        shares = (part.astype(np.float64) - low) / (high - low)
+        return np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
+
+    return in_parts(values, convert)
 
 
 def _grey(file: Any, pixels: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]:

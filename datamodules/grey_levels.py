@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from coterie.datamodules.decoding_memory import in_parts
 from coterie.datamodules.dicom import Levels, stretch
 from coterie.datamodules.picture_files import UnfitPictureError
 
@@ -57,8 +58,12 @@ def eight_bits(
         bits = 16  # the samples are scaled to 16 bits, as PNG wants it
     if bits == 16:  # 65535 = 257·255, so this is v/257 rounded, without floats
         dark = 0 < high <= _TWELVE_BITS
-        return ((values.astype(np.int64) + 128) // 257).astype(np.uint8), bool(dark)
+        return in_parts(values, _from_16_bits), bool(dark)
     return stretch(values, 0, 2**bits - 1), False
+
+
+def _from_16_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return ((values.astype(np.int64) + 128) // 257).astype(np.uint8)
 
 
 def _beyond(what: str, low: Any, high: Any) -> UnfitPictureError:

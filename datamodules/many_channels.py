@@ -1,5 +1,6 @@
 """Reads TIFFs of many or deep channels, which Pillow cannot read or reduces to 8 bits."""
 
+import math
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.datamodules.decoding_memory import Room
 from coterie.datamodules.picture_files import UnfitPictureError, check_pixels, choose_frame
+from coterie.datamodules.tiff_growth import check_parts
 
 _MOST_PAGES = 10_000
+_COPIES = 2
+"""Bytes that each number takes besides: in 8 bits, and in another order."""
 _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -18,7 +23,9 @@ def is_tiff(content: bytes) -> bool:
     return content.startswith(_STARTS)
 
 
-def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.generic]:
+def read_tiff(
+    content: bytes, frame: int | None, max_pixels: int, room: Room
+) -> NDArray[np.generic]:
     """Decode a TIFF with tifffile.
 
     Returns:
@@ -26,8 +33,9 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
 
     Raises:
         UnfitPictureError: If tifffile is not installed, there are several pages and none is chosen,
-            or the page is not a picture or too large.
-        ValueError: If it is damaged, or compressed in a way that needs imagecodecs.
+            or the page is not a picture, too large, or takes more memory than `room` has.
+        ValueError: If it is damaged, grows too much, or is compressed in a way that needs
+            imagecodecs.
     """
     try:
         import tifffile
@@ -38,7 +46,9 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
     with tifffile.TiffFile(BytesIO(content)) as file:
         pages = [page for page in _pages(file) if not getattr(page, "is_reduced", False)]
         page = pages[choose_frame(len(pages), frame)]
-        check_pixels(page.imagewidth * page.imagelength, max_pixels)
+        size = _check_size(page, max_pixels, room)
+        parts = zip(page.dataoffsets, page.databytecounts, strict=False)
+        check_parts(content, parts, int(page.compression), size)
         values, axes = page.asarray(), page.axes
     if axes == "YX":
         return np.asarray(values[..., None])
@@ -49,6 +59,20 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
             f"has the axes {axes}", "save it as height, width and channels in one page"
         )
     return np.asarray(values)
+
+
+def _check_size(page: Any, max_pixels: int, room: Room) -> int:
+    """Return a page's bytes.
+
+    Raises:
+        UnfitPictureError: If it is too large: a kilobyte can state ten channels of 200 million
+            pixels.
+    """
+    pixels, numbers = page.imagewidth * page.imagelength, math.prod(page.shape)
+    size: int = numbers * (1 if page.dtype is None else page.dtype.itemsize)
+    check_pixels(pixels, max_pixels, size / max(1, pixels))
+    room.take(size + _COPIES * numbers)
+    return size
 
 
 def _pages(file: Any) -> Iterator[Any]:

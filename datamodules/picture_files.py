@@ -19,6 +19,8 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "AVIF")
 """Pillow's names of the formats that are read; HEIC comes from pillow-heif."""
 MAX_PIXELS = 200_000_000
 """Default limit on a picture's pixels, above that of any camera."""
+PIXEL_BYTES = 4
+"""Bytes of a pixel of four channels; pixels of more, as of ten channels, count as several."""
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp"),
     *(".tif", ".tiff", ".webp", ".gif", ".avif", ".heic", ".heif"),
@@ -81,8 +83,14 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
     raise UnidentifiedImageError("its format is unknown")
 
 
-def check_pixels(pixels: int, most: int) -> None:
-    """Refuse a picture that is too large."""
+def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:
+    """Refuse a picture that is too large, or whose pixels of `stored` bytes are too many."""
+    if pixels <= most < (counted := pixels * stored / PIXEL_BYTES):
+        raise UnfitPictureError(
+            f"has {pixels / 1e6:,.0f} million pixels of {stored:g} bytes, which count as "
+            f"{counted / 1e6:,.0f} million",
+            f"make it smaller, or raise data.max_pixels={most}",
+        )
     if pixels > most:
         raise UnfitPictureError(
             f"has {pixels / 1e6:,.0f} million pixels",

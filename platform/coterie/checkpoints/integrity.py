@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.plain_files import read_json
+from coterie.config.regular_files import open_regular
 
 _KEY = "checksum"
 _CHUNK = 1 << 20
@@ -24,7 +25,7 @@ def file_digest(path: Path) -> str:
     """
     state = hashlib.blake2b(digest_size=16)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while block := file.read(_CHUNK):
                 state.update(block)
     except OSError as error:

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from coterie.config.plain_files import read_bytes
 from coterie.config.schema import CheckpointConfig
 
+_POINTER_BYTES = 1 << 10
 _NAME = re.compile(r"round-(\d+)(?:-step-(\d+))?")
 
 
@@ -33,7 +35,10 @@ def pointed_to(folder: Path, pointer: str) -> str | None:
     None if the file is missing or damaged.
     """
     path = folder / pointer
-    name = path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
+    try:
+        name = read_bytes(path, _POINTER_BYTES).decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return None
     return name if _NAME.fullmatch(name) else None
 
 

@@ -1,13 +1,12 @@
 """Digests of files that a config names, so that a run is not resumed with another file."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from coterie.config.given_path import given_path
-from coterie.config.regular_files import open_regular
+from coterie.config.regular_files import sha256
 from coterie.errors import ConfigError
 
 _untouched: ContextVar[bool] = ContextVar("_untouched", default=False)
@@ -45,8 +44,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
         return given
     path = given_path(f"{section}.{file}", given[file])
     try:
-        with open_regular(path) as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+        found = sha256(path)
     except (OSError, ValueError):  # the error is raised where the file is read
         return given
     if given.get(digest) not in (None, found):

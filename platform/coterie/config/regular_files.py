@@ -1,6 +1,7 @@
 """Opens regular files only: a pipe would block, and a device or /proc may never end."""
 
 import errno
+import hashlib
 import io
 import os
 import stat
@@ -21,6 +22,16 @@ def open_regular(path: Path) -> io.BufferedReader:
         os.close(descriptor)
         raise io.UnsupportedOperation(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file.
+
+    Raises:
+        OSError: As `open_regular`.
+    """
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def system_devices() -> set[int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component, load_target, parse_component, target_of
 from coterie.config.explain import show
+from coterie.config.regular_files import open_regular
 from coterie.config.stored import read_stored_config
 from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
@@ -188,6 +189,7 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
+        open_regular(path).close()  # it is another kind of file, which may never end
         return checked(load_file(path), path)
     except (OSError, SafetensorError) as error:
         why = f"it cannot be read ({reason(error)})" if path.is_file() else "it is missing"

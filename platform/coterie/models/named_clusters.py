@@ -5,7 +5,6 @@ halves, "3a" and "3b", on either side of a plane in the space of representations
 outliers is "-1".
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing_extensions import TypedDict
 
 from coterie.clustering.contingency import OUTLIER
 from coterie.config.plain_files import read_json
+from coterie.config.regular_files import sha256
 from coterie.contract.clusterer import Prediction
 from coterie.errors import ConfigError, described
 from coterie.models.saved_model import WEIGHTS
@@ -87,8 +87,7 @@ class NamedClusters:
 
 def model_digest(folder: Path) -> str:
     """Return the SHA-256 of a saved model's weights, which a file of names refers to."""
-    with (folder / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(folder / WEIGHTS)
 
 
 def read_named_clusters(path: Path, folder: Path, description: Mapping[str, Any]) -> NamedClusters:

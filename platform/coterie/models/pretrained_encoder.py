@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from coterie.config.component import Component, NestedComponent, dumped, trust_of
 from coterie.config.file_digest import are_untouched
 from coterie.config.given_path import given_path
+from coterie.config.regular_files import open_regular
 from coterie.contract.section_checks import check_section
-from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.errors import ConfigError, CoterieError, DataError, reason
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig
@@ -67,7 +68,7 @@ class Pretrained(ScalableConfig):
     def model_post_init(self, context: Any) -> None:
         """Read the weights."""
         file = _weights_file(self.path)
-        self._weights = file.read_bytes() if file.is_file() and not are_untouched() else b""
+        self._weights = _read(file) if file.is_file() and not are_untouched() else b""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """Return the encoder with its weights; see `EncoderConfig.build`.
@@ -139,7 +140,14 @@ def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
     stored = read_section(folder / CONFIG, "encoder", trust)
     check_section("encoder", stored)
     network: Component = self_contained(stored, folder)
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    plain = dumped(network)
-    return {"digest": digest, "network": plain}
+    return {"digest": hashlib.sha256(_read(file)).hexdigest(), "network": dumped(network)}
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with open_regular(file) as content:
+            return content.read()
+    except OSError as error:
+        raise DataError(
+            f"{file}: it cannot be read ({reason(error)}); copy the model again."
+        ) from error

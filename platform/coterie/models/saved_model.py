@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from coterie.config.given_path import checkpoint_in_parts, given_path
-from coterie.config.plain_files import read_json
+from coterie.config.plain_files import YAML_BYTES, read_bytes, read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
@@ -86,7 +86,7 @@ def write_model(
             temporary.write_bytes(content)
     description = model_description(model, server, data)
     text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text_atomically(folder / CONFIG, config.read_text(encoding="utf-8"))
+    write_text_atomically(folder / CONFIG, read_bytes(config, YAML_BYTES).decode("utf-8"))
     write_text_atomically(folder / DESCRIPTION, text + "\n")
 
 

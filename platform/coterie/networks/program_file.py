@@ -19,6 +19,8 @@ from torch import Tensor, fx, nn
 
 from coterie.errors import reason
 from coterie.networks.program_operators import is_allowed
+from coterie.networks.size_arithmetic import BOUNDED
+from coterie.networks.size_expressions import is_range_name, is_size_expression
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _GRAPH = "models/model.json"
@@ -36,9 +38,8 @@ _ARGUMENT = re.compile(rf"(?:{_NAME.pattern})?", re.ASCII)
 _DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
 _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
-_SYMBOL = r"Symbol\('[su]\d+'(?:, \w+=True)*\)|[su]\d+"
-_FUNCTION = r"Add|Mul|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|Max|Min|Integer"
-_EXPRESSION = re.compile(rf"(?:{_SYMBOL}|{_FUNCTION}|\d{{1,18}}(?!\d)|[-+*/(),. ])*", re.ASCII)
+_MOST_EXPRESSIONS = 200
+"""Different sizes in a graph that depend on the number or form of samples, at most."""
 _PYTHON = {
     *(f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg")),
     *(f"_operator.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "getitem", "and_")),
@@ -103,7 +104,7 @@ class Program(nn.Module):
 
 
 def _with_checked_calls(program: nn.Module) -> nn.Module:
-    """Return the program with `_attention` in place of PyTorch's, also in its submodules.
+    """Return the program with our attention, sums and products, also in its submodules.
 
     Raises:
         ProgramError: If a call gives a number where a type or layout of numbers belongs.
@@ -112,6 +113,7 @@ def _with_checked_calls(program: nn.Module) -> nn.Module:
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
                 _check_kinds(node)
+                node.target = BOUNDED.get(node.target, node.target)
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
                 node.target = _attention
             part.recompile()
@@ -157,7 +159,10 @@ def checked_program(content: bytes) -> bytes:
     """
     found = _members(content)
     graph = _clean(json.loads(found[_GRAPH]), "")
-    parts = {**_PLAIN, _GRAPH: json.dumps(graph).encode(), _EXAMPLES: b""}
+    text = json.dumps(graph)
+    if len(set(re.findall(r'"expr_str": "[^"]*"', text))) > _MOST_EXPRESSIONS:
+        raise ProgramError(f"its sizes are more than {_MOST_EXPRESSIONS} different expressions")
+    parts = {**_PLAIN, _GRAPH: text.encode(), _EXAMPLES: b""}
     for folder in _TABLES:
         parts |= _tensors(found, folder)
     new = io.BytesIO()
@@ -191,6 +196,8 @@ def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
         sizes = [size["as_int"] for size in entry["tensor_meta"]["sizes"]]
         if not part and math.prod(sizes):
             raise ProgramError(f"{path} is empty")
+        if math.prod(sizes) > len(part):  # by strides of zero
+            raise ProgramError(f"{path} has fewer numbers than its tensor")
         parts[folder + path] = part
     return parts
 
@@ -204,7 +211,7 @@ def _clean(value: Any, key: str) -> Any:
     """
     if isinstance(value, dict):
         for name in value:
-            fits = _is_expression(name) if key == "range_constraints" else _DOTTED.fullmatch(name)
+            fits = is_range_name(name) if key == "range_constraints" else _DOTTED.fullmatch(name)
             if not fits or name in _REFUSED:
                 raise ProgramError(f"it has an entry {name[:40]!r}")
         if "inputs" in value and "target" in value:
@@ -227,16 +234,11 @@ def _is_plain(text: str, key: str) -> bool:
     if key in {"in_spec", "out_spec"}:
         return _is_structure(json.loads(text)[1])
     if key == "expr_str":
-        return _is_expression(text)
+        return is_size_expression(text)
     if key in {"as_string", "as_strings"}:  # an operator's option, such as a mode of padding
         return len(text) <= 100 and text != _TRUNC
     patterns = {"name": _ARGUMENT, "as_name": _NAME, "torch_version": _VERSION}
     return patterns.get(key, _DOTTED).fullmatch(text) is not None
-
-
-def _is_expression(text: str) -> bool:
-    """Return whether a text is a short expression of sizes, without powers."""
-    return len(text) <= 1000 and "**" not in text and _EXPRESSION.fullmatch(text) is not None
 
 
 def _is_structure(spec: Any) -> bool:

@@ -23,6 +23,8 @@ Weights = Mapping[str, Tensor]
 _PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
 """Objects without code that training scripts store beside the weights: hyperparameters."""
 _REAL = {*DTYPES, torch.float8_e4m3fn, torch.float8_e5m2}
+_SHARED, _NAMES = 1 << 28, 50
+"""Bytes that weights may have in any file, and names that each of its numbers may have."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 
@@ -92,8 +94,10 @@ def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     """Return weights of which each is a dense tensor of real numbers.
 
     Raises:
-        DataError: At the first that is not: PyTorch would drop what is imaginary of it, or fail.
+        DataError: At the first that is not: PyTorch would drop what is imaginary of it, or fail; or
+            if one or all have more numbers than the file, of which a library makes copies.
     """
+    stored: dict[int, int] = {}
     for name, value in weights.items():
         dense = not value.is_nested and value.layout is torch.strided and not value.is_meta
         if not (dense and value.dtype in _REAL):
@@ -101,6 +105,19 @@ def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
             raise DataError(
                 f"{path}: {printable(name)} is {kind}; save dense tensors of real numbers."
             )
+        storage = value.untyped_storage()
+        stored[storage.data_ptr()] = storage.nbytes()
+        if value.nbytes > storage.nbytes():
+            raise DataError(
+                f"{path}: {printable(name)} repeats the numbers that the file has of it; save it "
+                "after .contiguous()."
+            )
+    whole, most = sum(value.nbytes for value in weights.values()), sum(stored.values())
+    if whole > max(_SHARED, _NAMES * most):
+        raise DataError(
+            f"{path}: its {len(weights):,} weights are {whole >> 20:,} MiB, but share "
+            f"{most >> 20:,} MiB in the file; save each once."
+        )
     return weights
 
 

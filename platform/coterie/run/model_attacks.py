@@ -1,6 +1,7 @@
 """Membership-inference attacks on a run's model: its training samples against held-out ones."""
 
 import csv
+import io
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from coterie.config.plain_files import read_bytes
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer, Prediction
 from coterie.contract.data import Indices, Samples
@@ -165,8 +167,8 @@ class ModelAttacks:
 def _took_part(directory: RunDirectory, clients: int) -> list[int]:
     """Return the clients with a task that counts, since only their samples are members."""
     try:
-        with directory.clients.open(encoding="utf-8", newline="") as file:
-            found = [int(row["client"]) for row in csv.DictReader(file) if int(row["tasks"])]
+        text = io.StringIO(read_bytes(directory.clients).decode("utf-8"), newline="")
+        found = [int(row["client"]) for row in csv.DictReader(text) if int(row["tasks"])]
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{directory.clients}: which clients took part cannot be read "

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from coterie.aggregation.noise import Spent
 from coterie.config.given_path import given_path
+from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, reason
 from coterie.tracking.atomic import replacing
 
@@ -54,7 +55,8 @@ class NoiseFile:
             with replacing(self.path, private=True) as temporary:
                 temporary.write_text(json.dumps(begun_with) + "\n")
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with open_regular(self.path) as file:
+                text = file.read().decode("utf-8")
             whole = text[: text.rfind("\n") + 1]  # a line that was not finished was not released
             if whole != text:
                 os.truncate(self.path, len(whole.encode()))

@@ -18,7 +18,7 @@ from typing import Any
 from coterie.config.about import about
 from coterie.config.differences import changed_keys
 from coterie.config.explain import show
-from coterie.config.plain_files import read_bytes, read_json
+from coterie.config.plain_files import read_bytes, read_json, read_yaml
 from coterie.config.schema import RunConfig
 from coterie.errors import DataError, described
 from coterie.tracking.atomic import write_text_atomically
@@ -267,11 +267,9 @@ def _client_cell(column: str, value: str) -> str:
 
 def _software(directory: RunDirectory, summary: Row) -> str:
     """Return one line with Coterie's version and commit, the packages' versions, and the device."""
-    import yaml
-
     if not directory.config.is_file():
         return ""
-    values = yaml.safe_load(directory.config.read_text(encoding="utf-8"))
+    values = read_yaml(directory.config)  # again, as it may be another file by now
     known = {key: values.get(key) for key in ENVIRONMENT_KEYS}
     packages = ", ".join(f"{name} {version}" for name, version in (known["packages"] or {}).items())
     commit = f" ({summary['commit']})" if summary.get("commit") else ""

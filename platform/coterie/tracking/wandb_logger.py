@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lightning.pytorch.loggers import WandbLogger
 
 from coterie.config.given_path import home
+from coterie.config.plain_files import read_bytes
 from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
@@ -28,6 +29,7 @@ _ENVIRONMENT_MODES: Mapping[str, Mode] = {
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _ARTIFACT = "model_artifact"
 """The file beside W&B's own with the name of the artifact of the run's model."""
+_NOTE_BYTES = 1 << 12
 _taken: set[str] = set()
 """Ids of this process's runs."""
 _START_TIMEOUT_S = 20.0
@@ -99,8 +101,15 @@ def model_artifact(folder: Path) -> str | None:
     Else None.
     """
     notes = (place / "wandb" / _ARTIFACT for place in (folder, folder.parent))
-    note = next((path for path in notes if path.is_file()), None)
-    return None if note is None else note.read_text(encoding="utf-8").strip()
+    return next((name for note in notes if (name := _noted(note))), None)
+
+
+def _noted(path: Path) -> str | None:
+    """Return the name in a file of a run; None if it has none."""
+    try:
+        return read_bytes(path, _NOTE_BYTES).decode("utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def send_to_wandb(
@@ -212,8 +221,8 @@ def _persistent_id(directory: Path) -> str:
     An agent's WANDB_RUN_ID is that of the first run of this process alone.
     """
     path = directory / "wandb" / "run_id"
-    if path.is_file():
-        return path.read_text(encoding="utf-8").strip()
+    if known := _noted(path):
+        return known
     given = os.environ.get("WANDB_RUN_ID")
     chosen = secrets.token_hex(4) if not given or given in _taken else given
     if given and chosen != given:

@@ -240,6 +240,14 @@ def test_pixels_are_counted_before_they_are_decoded(kept):
         shown(scan(LEVELS), max_pixels=100)
 
 
+def test_a_scan_of_wide_colours_counts_as_more_pixels():
+    colours = {"SamplesPerPixel": 3, "Columns": 16, "PlanarConfiguration": 0}
+    content = scan(np.zeros((16, 48), np.uint16), "RGB", **colours)
+    with pytest.raises(DataError, match=r"pixels of 6 bytes, .*data\.max_pixels=256"):
+        decode(content, "x", PixelFormat(max_pixels=256))
+    assert decode(content, "x", PixelFormat(max_pixels=384)).pixels.shape == (3, 16, 16)
+
+
 def test_only_the_chosen_frame_is_decoded(monkeypatch):
     frames = np.stack([LEVELS, LEVELS.T, LEVELS])
     content = scan(LEVELS, NumberOfFrames=3, PixelData=frames.astype("<u2").tobytes())

@@ -375,6 +375,28 @@ def test_guards_are_not_run(content, tmp_path, monkeypatch):
     assert not Path("executed").exists()
 
 
+@pytest.mark.parametrize("folder", ["weights", "constants"])
+def test_tensors_that_repeat_few_numbers_are_refused(folder):
+    """PyTorch would build them by strides of zero, and a copy takes gigabytes."""
+
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.constant = torch.ones(1)
+
+        def forward(self, samples):
+            return samples * self.weight + self.constant
+
+    parts = parts_of(exported(Added(), BATCH))
+    table = f"data/{folder}/model_{folder}_config.json"
+    config = json.loads(parts[table])
+    for entry in config["config"].values():
+        entry["tensor_meta"].update(sizes=[{"as_int": 10**9}], strides=[{"as_int": 0}])
+    with pytest.raises(ProgramError, match="has fewer numbers than its tensor"):
+        Program(packed({**parts, table: json.dumps(config)}))
+
+
 def test_bombs_and_damage_are_refused(content):
     zeros = {**parts_of(content), "data/weights/weight_0": bytes(10**7)}
     with pytest.raises(ProgramError, match="compressed"):

@@ -223,6 +223,39 @@ def test_weights_that_are_no_dense_real_numbers_are_refused(value):
         parse_weights(saved({"a": torch.ones(1), "b\nc": value}), "x.pt")
 
 
+REPEATED = {
+    "stride of zero": torch.zeros(1, dtype=torch.float16).expand(1, 9000, 9000),
+    "rows of zero stride": torch.zeros(9, 1).expand(9, 8),
+    "windows": torch.arange(10.0).unfold(0, 5, 1),
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kind", REPEATED)
+def test_weights_with_more_numbers_than_their_file_are_refused(kind, zipped):
+    content = saved({"a": torch.ones(1), "b": REPEATED[kind]}, zipped=zipped)
+    with pytest.raises(DataError, match=r"^x\.pt: b repeats the numbers .*\.contiguous\(\)\.$"):
+        parse_weights(content, "x.pt")
+
+
+def test_many_names_of_the_same_numbers_are_refused():
+    shared = torch.zeros(1 << 17)
+    content = saved({f"w{number}": shared for number in range(600)})
+    with pytest.raises(DataError, match=r"its 600 weights are 300 MiB, but share 0 MiB"):
+        parse_weights(content, "x.pt")
+    assert len(parse_weights(saved({f"w{n}": shared for n in range(24)}), "x.pt")) == 24
+
+
+def test_weights_in_another_order_of_memory_pass():
+    turned = {
+        "a": torch.rand(3, 4).T,
+        "b": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    }
+    turned |= {"c": torch.rand(1, 1).expand(1, 1), "d": torch.rand(6)[2:4], "e": torch.rand(0, 3)}
+    found = parse_weights(saved(turned), "x.pt")
+    assert all(torch.equal(found[name], turned[name]) for name in turned)
+
+
 def test_complex_weights_of_a_model_are_refused(finished_run, tmp_path):
     folder = shutil.copytree(finished_run.run_dir / "model", tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
