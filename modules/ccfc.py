@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.kmeans import KMeansResult, counted_means, kmeans
+from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.contract import (
     Client,
     Entry,
@@ -36,7 +36,6 @@ from coterie.contract import (
     blank,
     concatenated,
     derive_seed,
-    fewest,
     load_slots,
     seeded,
 )
@@ -45,11 +44,11 @@ from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError, RunError
 from coterie.losses.cosine import Pairs
 from coterie.modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
+from coterie.modules.sent_centroids import CENTROIDS, sent_centroids
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
 
 NETWORKS = frozenset({"encoder", "predictor"})
-CENTROIDS = "centroids"
 ROLES = StateRoles(
     *(Entry(pattern=f"online.{part}.*", role=Role.AVERAGE, slot=part) for part in NETWORKS),
     Entry(pattern="global_model.*", role=Role.RESET),
@@ -204,19 +203,7 @@ class _MinesCentroids(Method):
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
-        centroids, sizes = counted_means(latent, found)
-        kept = self._task.enough(sizes)
-        note = ""
-        if not bool(kept.all()):
-            note = (
-                f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for "
-                f"fewer samples than privacy.k_anonymity={self._task.k_anonymity}"
-            )
-        return Outcome(
-            gathered={CENTROIDS: centroids[kept]},
-            smallest={CENTROIDS: fewest(sizes[kept])},
-            note=note,
-        )
+        return sent_centroids(latent, found, self._task)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
         """Cluster all clients' centroids by k-means."""

@@ -82,7 +82,6 @@ from coterie.modules.exact_sums import (
     sums_phase,
     with_slots,
 )
-from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
@@ -96,6 +95,7 @@ from coterie.modules.own_labels import (
     refitted,
     sum_bounds,
 )
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.modules.two_partitions import MEANS, MEMBERS, compared, label_sums, own_from
 from coterie.modules.views import WIDE, OnViews
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions

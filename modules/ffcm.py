@@ -29,7 +29,8 @@ from coterie.contract import (
     concatenated,
     derive_seed,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
+from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnFixedEncoder
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.heads import FuzzyCentroids
 
 SUPPORTS = "supports"

@@ -29,10 +29,11 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids
 
-ENCODER, CENTROIDS = "encoder", "centroids"
+ENCODER = "encoder"
 ROLES = StateRoles(Entry(pattern="encoder.*", role=Role.AVERAGE, slot=ENCODER))
 """The encoder is a slot because clients need it; no phase sends it back."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import PositiveInt
 
-from coterie.clustering.kmeans import counted_means, kmeans
+from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
 from coterie.contract import (
     Client,
@@ -24,10 +24,10 @@ from coterie.contract import (
     WeightedUpdate,
     concatenated,
     derive_seed,
-    fewest,
 )
 from coterie.errors import RunError
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
+from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnFixedEncoder
+from coterie.modules.sent_centroids import CENTROIDS, sent_centroids
 
 
 class KFED(OnFixedEncoder):
@@ -68,20 +68,7 @@ class KFED(OnFixedEncoder):
         own = max(1, min(self._per_client, len(points) // self._task.k_anonymity))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        centroids, sizes = counted_means(points, found)
-        kept = self._task.enough(sizes)
-        note = ""
-        if not bool(kept.all()):
-            note = (
-                f"it sends {int(kept.sum())} of {own} centroids: the others stand for "
-                f"fewer samples than privacy.k_anonymity={self._task.k_anonymity}"
-            )
-        return Outcome(
-            gathered={CENTROIDS: centroids[kept]},
-            metrics={"loss": loss},
-            smallest={CENTROIDS: fewest(sizes[kept])},
-            note=note,
-        )
+        return sent_centroids(points, found, self._task, {"loss": loss})
 
     def server(
         self,

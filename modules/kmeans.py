@@ -43,8 +43,9 @@ from coterie.modules.exact_sums import (
     once,
     sums_phase,
 )
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.fixed_encoder import ENCODER
 from coterie.modules.noisy_lloyd import NoisyLloyd
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids
 

@@ -20,7 +20,7 @@ from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, neares
 from coterie.contract import Bounds, Outcome, Phase, ServerState, Slots, WeightedUpdate, summed
 from coterie.errors import ConfigError
 from coterie.modules.exact_sums import SUMS, draws, once, sums_phase
-from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.sent_centroids import CENTROIDS
 
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20

@@ -51,8 +51,8 @@ from coterie.modules.exact_sums import (
     once,
     sums_phase,
 )
-from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_lloyd import NoisyLloyd
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.prototypes import LatticeProjection, directions
 from coterie.networks.warps import Warp
 

@@ -25,7 +25,8 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import to_unit
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, ROLES, FixedEncoder
+from coterie.modules.fixed_encoder import ENCODER, ROLES, FixedEncoder
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Width, dense

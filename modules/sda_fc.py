@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.clustering.fuzzy import fuzzy_means
 from coterie.clustering.kmeans import kmeans
 from coterie.contract import Phase, ServerState, Tensors, WeightedUpdate, concatenated, derive_seed
-from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.heads import Centroids, UnitLength
 from coterie.precision import unit_rows

@@ -12,8 +12,8 @@ from coterie.clustering.lattice import UNIT, clipped_rows
 from coterie.contract import Phase, ServerState, WeightedUpdate
 from coterie.errors import ConfigError, DataError
 from coterie.modules.exact_sums import SUMS
-from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_lloyd import LLOYD, MEAN, NoisyLloyd
+from coterie.modules.sent_centroids import CENTROIDS
 
 BEST = "best"
 

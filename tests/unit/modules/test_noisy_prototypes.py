@@ -19,8 +19,8 @@ from coterie.modules.exact_sums import (
     TOTAL,
     WARPED,
 )
-from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.noisy_prototypes import NoisyPrototypes
+from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.prototypes import LatticeProjection, Prototypes
 from tests.builders.vectors import GROUPS, blobs, same_partition
 

@@ -1,0 +1,34 @@
+"""The centroids of a client's clusters, of which none stands for too few samples."""
+
+from collections.abc import Mapping
+
+from jaxtyping import Float
+from torch import Tensor
+
+from coterie.clustering.kmeans import KMeansResult, counted_means
+from coterie.contract import Outcome, Task, fewest
+
+CENTROIDS = "centroids"
+
+
+def sent_centroids(
+    points: Float[Tensor, "n d"],
+    found: KMeansResult,
+    task: Task,
+    metrics: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Return the gathered centroids, without those of fewer samples than the task's k-anonymity."""
+    centroids, sizes = counted_means(points, found)
+    kept = task.enough(sizes)
+    note = ""
+    if not bool(kept.all()):
+        note = (
+            f"it sends {int(kept.sum())} of {len(centroids)} centroids; the others stand for fewer "
+            f"samples than privacy.k_anonymity={task.k_anonymity}"
+        )
+    return Outcome(
+        gathered={CENTROIDS: centroids[kept]},
+        metrics=metrics or {},
+        smallest={CENTROIDS: fewest(sizes[kept])},
+        note=note,
+    )
