@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from coterie.config.explain import show
 from coterie.config.loading import load_component
 from coterie.datamodules.custom_data import PicturesConfig
-from coterie.datamodules.decoding import Picture, PixelFormat, UnreadablePictureError
+from coterie.datamodules.decoding import Levelled, Picture, PixelFormat, UnreadablePictureError
+from coterie.datamodules.dicom import Levels
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.picture_files import UnfitPictureError
@@ -48,6 +50,7 @@ class Fitting:
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     measures: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
+    _levels: dict[str, Levels | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse samples of a shape that no file is read as.
@@ -64,6 +67,20 @@ class Fitting:
         if self.measures:
             levels = measured_levels(pictures, names, self.pixel_format)
             self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
+
+    def measure_sites(self, files: Sequence[Path], sites: Sequence[str]) -> None:
+        """Measure the levels of each site's pictures, for `levelled`."""
+        for site in dict.fromkeys(sites):
+            own = [file for file, its in zip(files, sites, strict=True) if its == site]
+            names = [str(file) for file in own]
+            self._levels[site] = measured_levels(own, names, self.pixel_format)
+        self.measures = False
+
+    def levelled(self, files: Sequence[Path], sites: Sequence[str]) -> Sequence[Picture]:
+        """Return the files with the levels of their sites, if these were measured."""
+        if not self._levels:
+            return files
+        return [Levelled(f, self._levels.get(s)) for f, s in zip(files, sites, strict=True)]
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
         """Decode pictures to the model's size and mode.
@@ -86,7 +103,7 @@ class Fitting:
         if self.measures:
             raise DataError(
                 f"{names[0]}: the run had levels for each site (data.levels), which are measured "
-                "in a folder of pictures; give one."
+                "in a folder of pictures, or a table of their paths; give one."
             )
         wanted = self.shape[1:]
         pixel_format = replace(self._form, size=(wanted[0], wanted[1]))

@@ -68,7 +68,7 @@ class OpenTable:
     Attributes:
         schema: Names and types of the columns.
         rows: The number of rows, if known.
-        read: Returns record batches with at least some columns.
+        read: Returns record batches with at least some columns, from the first row on.
     """
 
     schema: Any
@@ -97,11 +97,11 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        own = (name for name in columns if name is not None)
-        reader = open_csv(path, (*_NAMES, *_FILES, CLIENT, *own))
+        text = (*_NAMES, *_FILES, CLIENT, *(name for name in columns if name is not None))
+        schema = open_csv(path, text).schema
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
-    return OpenTable(schema=reader.schema, rows=None, read=lambda _: reader)
+    return OpenTable(schema=schema, rows=None, read=lambda _: open_csv(path, text))
 
 
 def table_batches(
@@ -115,7 +115,8 @@ def table_batches(
     """
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
-    columns, client = _columns(path, table.schema, own), own.client_in(table.schema.names)
+    client = own.client_in(table.schema.names)
+    columns = _columns(path, table.schema, own)._replace(client=client)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
     used = [*columns.names, *filter(None, (client, name))]
@@ -124,6 +125,7 @@ def table_batches(
 
     def batches() -> Iterator[SampleBatch]:
         start = 0
+        _measure_sites(path, table, columns, fitting)
         for rows in _rebatched(path, table.read(list(dict.fromkeys(used))), batch_size):
             try:
                 names = None if name is None else _texts(rows[name])
@@ -145,10 +147,11 @@ def _texts(column: Any) -> tuple[str, ...]:
 
 
 class _Columns(NamedTuple):
-    """The kind of the samples, and their columns."""
+    """The kind of the samples, their columns, and that of their clients."""
 
     kind: Literal["picture", "file", "list", "numbers"]
     names: list[str]
+    client: str | None = None
 
 
 def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
@@ -222,6 +225,26 @@ def _plain(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+def _measure_sites(path: Path, table: OpenTable, columns: _Columns, fitting: Fitting) -> None:
+    """Measure the levels of each client's files, if the run had levels of sites."""
+    if columns.kind != "file" or not fitting.measures:
+        return
+    found: list[tuple[Path, str]] = []
+    try:
+        for rows in table.read([*columns.names, *filter(None, [columns.client])]):
+            files = rows.column(columns.names[0]).to_pylist()
+            pairs = zip(files, _sites(rows.column, columns, len(files)), strict=True)
+            found += [(path.parent / file, site) for file, site in pairs if file]
+    except _CORRUPT as error:
+        raise unreadable(path, error) from error
+    fitting.measure_sites([file for file, _ in found], [site for _, site in found])
+
+
+def _sites(column: Callable[[str], Any], columns: _Columns, count: int) -> tuple[str, ...]:
+    """Return each row's client; "" where the table has none."""
+    return ("",) * count if columns.client is None else _texts(column(columns.client))
+
+
 def _samples(
     path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
 ) -> NDArray[np.generic]:
@@ -239,7 +262,8 @@ def _samples(
         return fitting.array(_matrix(path, columns.names[0], values), str(path))
     if columns.kind == "file":
         files = [path.parent / file for file in values.to_pylist()]
-        return fitting.pictures(files, [str(file) for file in files])
+        pictures = fitting.levelled(files, _sites(rows.column, columns, len(files)))
+        return fitting.pictures(pictures, [str(file) for file in files])
     encoded = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
     names = [f"{path}, row {start + row}" for row in range(len(rows))]
     return fitting.pictures([bytes(picture or b"") for picture in encoded.to_pylist()], names)

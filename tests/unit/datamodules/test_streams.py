@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -71,6 +72,30 @@ def test_a_table_has_the_columns_of_the_runs_own():
         assert [c for batch in batches for c in batch.clients] == ["000", "001", "000"]
         pixels = np.concatenate([batch.samples for batch in batches])
         assert pixels[:, 0, 0, 0].tolist() == [0, 60, 120]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("by_site", [True, False])
+def test_a_table_of_paths_has_levels_by_site(kind, by_site):
+    brightest = {"oslo": 4095, "rome": 65535}
+    rows = {"scan": [], "site": []}
+    for number in range(4):
+        site = ("oslo", "rome")[number % 2]
+        pixels = np.zeros((4, 4), np.uint16)
+        pixels[:2] = brightest[site]
+        Image.fromarray(pixels).save(f"{number}.png")
+        rows["scan"].append(f"{number}.png")
+        rows["site"].append(site)
+    table = pa.table(rows if by_site else {"scan": rows["scan"]})
+    (pq.write_table if kind == "parquet" else pa_csv.write_csv)(table, f"list.{kind}")
+    fitting = Fitting((1, 4, 4), images=True, mode="L", measures=True)
+    columns = TableColumns(picture="scan", client="site")
+    stream = open_samples(Path(f"list.{kind}"), fitting, 3, columns=columns)
+    found = np.concatenate([batch.samples for batch in stream.batches])
+    assert found.shape == (4, 1, 4, 4)
+    assert found[:, 0, 3, 0].tolist() == [0] * 4
+    assert found[1::2, 0, 0, 0].tolist() == [255] * 2
+    assert found[::2, 0, 0, 0].tolist() == [255 if by_site else 16] * 2  # 4095 of 65535 is 16
 
 
 def test_a_run_on_lists_of_numbers_reads_lists():
