@@ -15,6 +15,7 @@ from pydantic import PositiveInt, PrivateAttr
 from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from coterie.config.component import Component, load_target
+from coterie.config.target import check_arguments
 from coterie.contract.data import DataArrays
 from coterie.contract.loaders import LoaderSamples, Source, has_length
 from coterie.contract.own_module import own_base
@@ -103,9 +104,12 @@ def _open_path(target: str, arguments: dict[str, Any], size: int | None) -> tupl
     """Build data by its class, with the same random draws in every process."""
     with seeded_everywhere(0):
         try:
-            built = load_target(target)(**arguments)
+            kind = load_target(target)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
+        check_arguments("data", kind, target, arguments)
+        try:
+            built = kind(**arguments)
         except Exception as error:
             raise DataError(
                 f"data.target={target}: it cannot be built ({reason(error)})."

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.config.component import NestedComponent, load_target, target_of
 from coterie.config.method import MethodConfig
+from coterie.config.target import check_arguments
 from coterie.contract import (
     Client,
     Entry,
@@ -319,6 +320,7 @@ def _build(target: str, arguments: Mapping[str, Any]) -> Any:
     bases = {base.__name__ for base in getattr(kind, "__mro__", ())}
     if "LightningModule" not in bases:  # nothing else is called
         raise ConfigError(f"module={target}: it is no class of a LightningModule; name one.")
+    check_arguments("module", kind, target, arguments)
     try:
         return kind(**arguments)
     except Exception as error:

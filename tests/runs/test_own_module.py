@@ -397,6 +397,17 @@ def test_the_command_line_takes_a_class(tmp_path, capsys):
     assert found.hparams.lr == 0.01
 
 
+@pytest.mark.parametrize("word", ["module.lrr=1", "data.lrr=1"])
+def test_an_argument_that_a_class_does_not_take_is_named_with_the_nearest(tmp_path, word):
+    own = "tests.builders.own_module"
+    words = ("experiment=lightning", f"module={own}:Lit", f"data.target={own}:Data", word)
+    if word.startswith("data"):
+        words = tuple(part.replace(":Data", ":Lit") for part in words)
+    keys = ("cluster=serial", f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(ConfigError, match=rf"^{word[:-2]}: .*:Lit does not take it; .*lr\?$"):
+        Federation(compose(*words, *keys)).run()
+
+
 NOT_SO = {
     "method.strategy=fedporx": "strategy=fedporx: must be one of fedavg, fedprox, scaffold, ",
     "method.strategy=null": None,

@@ -261,6 +261,8 @@ def _check_choice(group: str, choice: str) -> None:
             f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME, or "
             "encoder=exported encoder.path=FILE for any other network."
         )
+    if group == "tracking" and choice.startswith("["):
+        raise ConfigError(f"{group}={choice}: several loggers go in tracking.loggers={choice}.")
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:

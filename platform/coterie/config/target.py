@@ -1,7 +1,7 @@
 """Objects of other libraries in a config: `{target: package.module:Class, argument: value, …}`."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -55,14 +55,29 @@ def build_target(
     if not (isinstance(kind, type) and issubclass(kind, bases)):
         name = " or ".join(base.__qualname__ for base in bases)
         raise ConfigError(f"{key}.target={target}: it is not of type {name}; name a class that is.")
-    takes = inspect.signature(kind).parameters
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in takes.values())
-    for name in given if not open_ended else ():
-        if name not in takes:
-            raise ConfigError(f"{key}.{name}: {target} does not take it; {one_of(name, takes)}")
+    takes = check_arguments(key, kind, target, given)
     arguments = {name: value for name, value in offers.items() if name in takes} | given
     try:
         return kind(**arguments)
     except Exception as error:  # a class of another library raises what it likes
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ConfigError(f"{key}.target={target}: it cannot be built ({reason}).") from error
+
+
+def check_arguments(
+    key: str, kind: Any, target: str, given: Collection[str]
+) -> Mapping[str, inspect.Parameter]:
+    """Refuse arguments that a class or function does not take, and return those that it does.
+
+    Raises:
+        ConfigError: Naming the nearest that it takes.
+    """
+    try:
+        takes = inspect.signature(kind).parameters
+    except ValueError:  # of C, without a signature
+        return {}
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    for name in given if not open_ended else ():
+        if name not in takes:
+            raise ConfigError(f"{key}.{name}: {target} does not take it; {one_of(name, takes)}")
+    return takes

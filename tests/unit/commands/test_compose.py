@@ -435,3 +435,10 @@ def test_a_mistyped_folder_of_a_run_to_resume_is_named(tmp_path):
         (folder / name).touch()
     with pytest.raises(ConfigError, match=r"it is a run's model; give the run's folder .*run\."):
         compose("resume=true", f"run_dir={folder}")
+
+
+def test_several_loggers_are_told_their_key():
+    with pytest.raises(
+        ConfigError, match=r"^tracking=\[csv,wandb\]: .*tracking\.loggers=\[csv,wandb"
+    ):
+        compose("experiment=fedmcc_digits", "tracking=[csv,wandb]")
