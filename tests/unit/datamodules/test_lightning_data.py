@@ -117,8 +117,8 @@ def test_a_class_is_built_by_its_path():
         ({"module": "tests.builders.own_module:Date"}, ConfigError, "did you mean"),
         (
             {"module": "tests.builders.own_module:Data", "arguments": {"hat": 1}},
-            DataError,
-            "cannot be built .*hat",
+            ConfigError,
+            r"^data\.hat: .*:Data does not take it; .*batch_size",
         ),
         ({}, ConfigError, "no class is given"),
         ({"is_object": True}, ConfigError, "an object of a Python program"),
