@@ -104,6 +104,8 @@ from coterie.networks.warps import WarpSizes
 
 LABELS, CLASSIFIER = "labels", "classifier"
 SETTLED, OWN_LABELS = "settled", "own_labels"
+_SAMPLES_EACH = 2.5
+"""Samples for each prototype, in multiples of `minimum`, below which k-means seldom makes them."""
 _AGREEMENT = 0.9
 """Share of the samples whose prototypes the classifier must give their own cluster. If quadrics
 cannot follow the clusters, fewer agree, and the prototypes decide alone."""
@@ -182,7 +184,9 @@ class Concord(OnViews):
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start()})
-        check_enough(2 * (samples // (4 * self._config.minimum)), samples, self._clusters)
+        # Clusters of k-means differ in size: so few samples reach the minimum in all of them.
+        most = int(samples / (_SAMPLES_EACH * self._config.minimum))
+        check_enough(most, samples, self._clusters)
         return server
 
     def next(self, server: ServerState) -> Phase | None:

@@ -198,15 +198,14 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
     values = compose_plain(*overrides, needs_data=False)
     name = values.pop("experiment")
     values = {section: value for section, value in values.items() if value is not None}
-    target = values["method"]["target"]
-    own = (n for n in groups()["method"] if read_choice("method", n)["target"] == target)
-    keys = [f"Keys of its method: coterie train --help method={n}." for n in own]
+    fields = _settable(dotted_fields(section_model("method", values["method"]), "method."))
+    keys = _key_list("Keys of its method, as it sets them:", fields, values["method"])
     layout: dict[str, Any] = {"sort_keys": False, "width": _WIDTH - 30}
     text: str = yaml.safe_dump(values, default_flow_style=None, **layout)
     if max(map(len, text.splitlines())) > _WIDTH - 2:
         text = yaml.safe_dump(values, default_flow_style=False, **layout)
     title = f"experiment={name} sets these; all else has its default:"
-    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}", *keys]
+    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}", keys]
 
 
 def _table(title: str, rows: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ encoder is thus named by its path, without a registry.
 """
 
 import importlib
+import re
 from collections.abc import Collection, Mapping
 from os import PathLike, fspath
 from types import ModuleType
@@ -48,6 +49,20 @@ class Component(BaseModel):
     absent: ClassVar[Mapping[str, str]] = {}
     """Keys that similar components have, with the reason why this one lacks them, which ends the
     sentence "KEY=VALUE is not for it: …"."""
+
+    def __init__(self, **values: Any) -> None:
+        """Build the model in a program of the user's own.
+
+        Raises:
+            ConfigError: If a value is refused, or there is no such key.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, values, dotted_fields(type(self)), "")) from error
+
+    # pydantic then builds the models within a model by itself, and joins their errors.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
     @classmethod
@@ -119,7 +134,10 @@ def load_target(target: str) -> Any:
         or module_name.startswith(".")
         or len(target) > _LONGEST_TARGET  # Python imports each part within that of the one before
     ):
-        raise ConfigError(f"target={show(target)}: write it as package.module:Name.")
+        form = "package.module:Name"
+        if re.fullmatch(r"\w+(\.\w+)+", target) and len(target) <= _LONGEST_TARGET:
+            form = ":".join(target.rsplit(".", 1))
+        raise ConfigError(f"target={show(target)}: write it as {form}.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -16,6 +16,9 @@ Fields = Mapping[str, FieldInfo]
 NAMED = 12
 """The most names that a message lists."""
 
+_OFFERED = 3
+"""The most keys that a message offers in place of an unknown one."""
+
 _SENTENCES = {
     "bool_type": "must be true or false",
     "finite_number": "must be finite",
@@ -171,13 +174,26 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
     parent, _, leaf = key.rpartition(".")
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
-    # Otherwise suggest the same name further in: method.optimiser.lr for method.lr.
-    inner = (name for name in fields if name.startswith(key.removesuffix(leaf)))
-    close = next((name for name in inner if name.rpartition(".")[2] == leaf), None)
-    close = f"{parent}.{near}".strip(".") if near else close
+    close = _further_in(key, leaf, fields) or (f"{parent}.{near}".strip(".") if near else None)
     names = ", ".join(name.rpartition(".")[2] for name in siblings) or "none"
     hint = f"did you mean {close}{rest}?" if close else f"{parent or 'the top'} has {names}."
     return f"{key}{rest}={show(value)}: there is no such key; {hint}"
+
+
+def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
+    """Return the keys of this name in groups, or else those with it as a part, or as initials.
+
+    For momentum that is method.momentum, for rounds method.clustering_rounds, for lr
+    method.learning_rate.
+    """
+    inner = {n: n.rpartition(".")[2] for n in fields if n.startswith(key.removesuffix(leaf))}
+    parts = {name: own.split("_") for name, own in inner.items() if "_" in own}
+    found = (
+        [name for name, own in inner.items() if own == leaf]
+        or [name for name, own in parts.items() if leaf in own]
+        or [n for n, own in parts.items() if "".join(part[:1] for part in own) == leaf]
+    )
+    return " or ".join(found) if 0 < len(found) <= _OFFERED else None
 
 
 def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:

@@ -73,10 +73,10 @@ def check_keys(values: Mapping[str, Any]) -> None:
     """
     engine = {key: value for key, value in values.items() if key not in COMPONENTS}
     fields = dict(dotted_fields(RunConfig))
-    _validate(_Engine, engine, fields, "")
     models = {name: _source_model(values.get(name)) for name in COMPONENTS}
     for name, model in models.items():
         fields |= dotted_fields(model, f"{name}.") if model else {}
+    _validate(_Engine, engine, fields, "")
     for name, model in models.items():
         if model:
             _validate(model, _own_keys(values[name]), fields, f"{name}.")

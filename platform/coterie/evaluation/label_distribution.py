@@ -151,7 +151,7 @@ def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
     if len(clients) <= _MAX_ROWS:
         return [one(client) for client in clients]
     middle = counts[_ENDS:-_ENDS]
-    mean = f"{len(middle)} (mean)", middle.mean(axis=0)
+    mean = f"mean of {len(middle)}", middle.mean(axis=0)
     first, last = clients[:_ENDS], clients[-_ENDS:]
     return [*(one(client) for client in first), mean, *(one(client) for client in last)]
 

@@ -168,7 +168,8 @@ def cell_text(name: str, cell: Spread | None) -> str:
 def foremost(comparison: ComparisonTable) -> list[str]:
     """Return the columns that are final metrics, those that most rows have first.
 
-    Among equals, the first of each group ("clustering", "linear") comes before the second of each.
+    Every row has one among the first, though. Among equals, the first of each group ("clustering",
+    "linear") comes before the second of each.
     """
     missing = {
         name: sum(row.cells[place] is None for row in comparison.rows)
@@ -176,7 +177,13 @@ def foremost(comparison: ComparisonTable) -> list[str]:
     }
     used = {name for record in comparison.records for name in record.accounts}
     scores = alternating(name for name in comparison.columns if name not in used)
-    return sorted(scores, key=missing.__getitem__)
+    order = sorted(scores, key=missing.__getitem__)
+    first: list[str] = []
+    for row in comparison.rows:
+        cells = dict(zip(comparison.columns, row.cells, strict=True))
+        own = [name for name in order if cells[name] is not None]
+        first += own[:1] if not set(first) & set(own) else []
+    return [*first, *(name for name in order if name not in first)]
 
 
 def alternating(names: Iterable[str]) -> list[str]:

@@ -77,19 +77,18 @@ def differences_figure(found: Sequence[Difference], path: Path, about: str = "")
     metrics = list(dict.fromkeys(one.metric for one in found))[:_PANELS]
     if not metrics:
         return None
-    pairs = list(dict.fromkeys((one.first, one.second) for one in found))
-    figure = blank(8.0, 0.8 + len(metrics) * (0.7 + 0.28 * len(pairs)))
-    grid = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
-    for axes, metric in zip(grid, metrics, strict=True):
-        own = {(one.first, one.second): one for one in found if one.metric == metric}
-        for place, pair in enumerate(pairs):
-            if pair in own:
-                one = own[pair]
-                colour = "#bd1f01" if one.told_apart else "#717581"
-                axes.errorbar(one.mean, place, xerr=one.half, fmt="o", color=colour, capsize=3)
+    panels = [[one for one in found if one.metric == metric] for metric in metrics]
+    heights = [0.7 + 0.28 * len(panel) for panel in panels]
+    figure = blank(8.0, 0.8 + sum(heights))
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, metric, panel in zip(grid, metrics, panels, strict=True):
+        for place, one in enumerate(panel):
+            colour = "#bd1f01" if one.told_apart else "#717581"
+            axes.errorbar(one.mean, place, xerr=one.half, fmt="o", color=colour, capsize=3)
         axes.axvline(0, color="black", lw=0.8)
-        axes.set_yticks(range(len(pairs)), [f"{label(a)} – {label(b)}" for a, b in pairs])
-        axes.set_ylim(len(pairs) - 0.5, -0.5)
+        names = [f"{label(one.first)} – {label(one.second)}" for one in panel]
+        axes.set_yticks(range(len(panel)), names)
+        axes.set_ylim(len(panel) - 0.5, -0.5)
         axes.set_xlabel(metric)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{INTERVAL}; red: without zero", fontsize=9)

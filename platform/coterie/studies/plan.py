@@ -142,7 +142,8 @@ def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, Run
         for variant in variants:
             configs[variant] = load_config(plain[variant])
     except ConfigError as error:
-        raise ConfigError(f"{variant.label}: {error}") from error
+        whose = "" if variant.label in str(error) else f"{variant.label}: "
+        raise ConfigError(f"{whose}{error}") from error
     return configs
 
 

@@ -59,6 +59,7 @@ class ConsoleView:
         self._live: Live | NotebookPanel | None = None
         self._last_line: tuple[float, str] | None = None
         self._left_out = ""
+        self._told: set[str] = set()
 
     def start(self, title: str, details: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
@@ -80,6 +81,8 @@ class ConsoleView:
 
     def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
         """Show the phase in the panel."""
+        if self._progress.phase is None or self._progress.phase.round != phase.round:
+            self._told = set()
         self._progress.begin(phase, cohort_size, total_rounds)
         self._refresh()
 
@@ -89,12 +92,15 @@ class ConsoleView:
         self._refresh()
 
     def client_failed(self, client: int, message: str) -> None:
-        """Show a failure, but only the first few of a round, whose line counts all."""
+        """Show a failure, but only the first few kinds of a round, whose line counts all."""
         self._progress.failed_tasks += 1
-        if self._progress.failed_tasks <= _LISTED_FAILURES:
+        if message in self._told:
+            return
+        self._told.add(message)
+        if len(self._told) <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
             self._print(formatting.shorten(line, self._width))
-        elif self._progress.failed_tasks == _LISTED_FAILURES + 1:
+        elif len(self._told) == _LISTED_FAILURES + 1:
             self._print("further failures of this round are counted, not listed")
 
     def phase_finished(self, record: PhaseRecord) -> None:

@@ -95,7 +95,7 @@ class Progress:
 
     @property
     def loss(self) -> str:
-        """The latest loss, and its difference from the mean of recent losses.
+        """The latest loss, and whether it is below or above the mean of recent losses.
 
         Under differential privacy this is ε so far, after the loss if clients send any.
         """
@@ -105,7 +105,9 @@ class Progress:
             return f"loss {losses[-1]:.4f} {spent}" if losses else spent
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
-        return f"loss {losses[-1]:.4f} ({losses[-1] - sum(losses[:-1]) / (len(losses) - 1):+.4f})"
+        change = losses[-1] - sum(losses[:-1]) / (len(losses) - 1)
+        word = " (falling)" if change < 0 else " (rising)" if change > 0 else ""
+        return f"loss {losses[-1]:.4f}{word}"
 
     @property
     def traffic(self) -> str:

@@ -122,13 +122,15 @@ def test_an_experiment_shows_what_it_sets_with_the_rest_of_the_line() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_an_experiment_without_data_shows_what_it_sets_and_where_its_keys_are() -> None:
+def test_an_experiment_without_data_shows_what_it_sets_and_its_methods_keys() -> None:
     text = help_text("experiment=ccfc")
     assert "experiment=ccfc sets these; all else has its default:" in text
     assert "data: null" not in text
-    assert "\nKeys of its method: coterie train --help method=ccfc.\n" in text
+    keys = lines_after(text, "Keys of its method, as it sets them:")
+    assert "  method.clusters=null" in keys
     other = help_text("experiment=ccfc", "method.target=coterie.modules.fedavg:FedAvg")
-    assert "\nKeys of its method: coterie train --help method=fedavg.\n" in other
+    assert "\n  method.clusters=" not in other
+    assert "\n  method.optimizer=sgd\n" in other
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from coterie.config import (
     target_of,
 )
 from coterie.config.explain import one_of, show
-from coterie.config.loading import check_keys
+from coterie.config.loading import check_keys, load_component
 from coterie.errors import ConfigError
 
 
@@ -218,6 +218,7 @@ TARGETS = [
     ({"clients": 2}, "encoder: nothing is chosen; set encoder.target=package.module:Class."),
     ({"target": 3}, "encoder.target=3: write it as package.module:Class."),
     ({"target": "plain"}, "encoder.target=plain: write it as package.module:Name."),
+    ({"target": "plain.nets.X"}, "encoder.target=plain.nets.X: write it as plain.nets:X."),
     ({"target": "./own.py:X"}, "encoder.target=./own.py:X: write it as package.module:Name."),
     ({"target": "no.such:X"}, "encoder.target=no.such:X: no module 'no'; check the path."),
     (
@@ -289,6 +290,49 @@ def plain(values: Any) -> Any:
         "resume": True,
         "run_dir": str(values["run_dir"]),
     }
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: RunConfig(sede=1), "sede=1: there is no such key; did you mean seed?"),
+        (lambda: Learner.Config(momentum=2), "momentum=2: must be at most 1."),
+        (lambda: Plain(clients="x"), "clients=x: not a whole number; give one such as clients=1."),
+        (RunConfig, "method: a value is needed; give method=…."),
+    ],
+)
+def test_a_config_that_a_program_writes_is_refused_in_one_sentence(build, sentence) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("rate", "method.learning_rate or method.decay_rate"),
+        ("lr", "method.learning_rate"),
+        ("decay_rate", "method.decay_rate"),
+        ("seed", "method.seed or encoder.seed"),
+        ("runz", "runs"),
+    ],
+)
+def test_an_unknown_key_is_sought_in_groups_by_its_parts_and_initials(word, meant) -> None:
+    class Inner(Component):
+        learning_rate: float = 1.0
+        decay_rate: float = 1.0
+        seed: int = 0
+
+    class Seeded(Component):
+        seed: int = 0
+
+    class Outer(Component):
+        runs: int = 1
+        method: Inner = Inner()
+        encoder: Seeded = Seeded()
+
+    with pytest.raises(ConfigError, match=rf"no such key; did you mean {meant}\?$"):
+        load_component(Outer, {word: 1})
 
 
 def test_a_copy_is_validated_too() -> None:

@@ -16,6 +16,7 @@ from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.component import Component, config_model, target_of
 from coterie.contract import Method, ServerState
 from coterie.contract.clusterer import Clusterer
+from coterie.errors import ConfigError
 from coterie.execution.packing import digest, pack
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.loop import Loop
@@ -76,7 +77,7 @@ def test_the_config_is_a_frozen_component_that_names_its_method(kind: Any) -> No
     assert kind.Config.model_config["extra"] == "forbid"
     with pytest.raises(ValidationError):
         setattr(config, next(iter(kind.Config.model_fields)), 1)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigError):
         kind.Config(no_such_key=1)
     assert config_model(target_of(config)) is kind.Config
     assert "target" not in kind.Config.model_fields, "in YAML that key names the class"

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coterie.checkpoints.checkpoint import load_checkpoint
@@ -433,9 +432,9 @@ def test_private_phases_add_up() -> None:
 
 
 def test_an_epsilon_and_local_dp_come_together() -> None:
-    with pytest.raises(ValidationError, match="give an epsilon with privacy=local_dp"):
+    with pytest.raises(ConfigError, match="give an epsilon with privacy=local_dp"):
         Orchestra.Config(privacy="local_dp")
-    with pytest.raises(ValidationError, match="give an epsilon with privacy=local_dp"):
+    with pytest.raises(ConfigError, match="give an epsilon with privacy=local_dp"):
         Orchestra.Config(epsilon=1.0)
     with pytest.raises(ConfigError, match=r"method\.epsilon=1e-07: .* give a larger one"):
         federate(tiny_workload(short(privacy="local_dp", epsilon=1e-7, delta=1e-9)))

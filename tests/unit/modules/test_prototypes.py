@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from coterie.clustering.graph import cut, fuzzy_graph, spectrum
 from coterie.clustering.lattice import off_lattice, on_lattice
@@ -118,9 +117,9 @@ def test_hdbscan_finds_dense_groups_and_their_number_and_leaves_the_rest_out() -
 
 
 def test_hdbscan_refuses_a_number_of_clusters_and_the_cut_a_size_of_them() -> None:
-    with pytest.raises(ValidationError, match="HDBSCAN finds their number"):
+    with pytest.raises(ConfigError, match="HDBSCAN finds their number"):
         Prototypes.Config(clustering="hdbscan", clusters=3)
-    with pytest.raises(ValidationError, match="min_cluster_size: it needs clustering=hdbscan"):
+    with pytest.raises(ConfigError, match="min_cluster_size: it needs clustering=hdbscan"):
         Prototypes.Config(min_cluster_size=9)
     samples, groups = blobs()
     with pytest.raises(ConfigError, match=r"hdbscan: under privacy\.dp there are too few"):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coterie.contract.accounting import epsilon
@@ -198,7 +197,7 @@ def test_dccos_round_is_one_step_on_one_batch() -> None:
     for task in ran.spy.tasks:
         batch = min(10, len(task.client.data))
         assert {mean.weight for mean in task.outcome.up.values()} == {batch}
-    with pytest.raises(ValidationError, match="epochs"):
+    with pytest.raises(ConfigError, match="epochs"):
         DCCO.Config(epochs=2)
 
 

@@ -221,6 +221,6 @@ def _has_channels_last(network: nn.Module) -> bool:
 
 
 def test_layers_without_end_are_refused():
-    with pytest.raises(ValidationError, match="at most 100"):
+    with pytest.raises(ConfigError, match="at most 100"):
         MLP(hidden=(1,) * 101)
     assert len(MLP(hidden=(1,) * 100).hidden) == 100

@@ -115,6 +115,8 @@ def test_the_terminal_takes_the_first_of_each_group_and_80_columns():
     assert foremost(ComparisonTable.of(records)) == wanted
     records = [record("a", 0, **both, knn__acc=0.1), record("b", 0, **both, knn__acc=0.2)]
     assert foremost(ComparisonTable.of(records)) == ["clustering/acc", "knn/acc", "clustering/nmi"]
+    alone = record("c", 0, train__acc=0.9, bytes__up=9)
+    assert foremost(ComparisonTable.of([*records, alone]))[:2] == ["clustering/acc", "train/acc"]
     numbers = {f"g{i}__m{j}": 0.5 for i in range(6) for j in range(4)}
     label = "a label that is much too long to stand in a terminal"
     comparison = ComparisonTable.of([record(label, seed, **numbers) for seed in (0, 1)])

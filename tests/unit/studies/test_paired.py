@@ -1,9 +1,12 @@
 """Differences over seeds by hand, and against SciPy's paired t-test."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+from coterie.studies import paired
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.paired import differences_csv, differences_figure, paired_differences
 from coterie.tracking.run_records import RunRecord
@@ -54,3 +57,15 @@ def test_the_figure_has_each_pair(tmp_path):
     found = paired_differences(table(a=A, b=B, **{"cost_$1_to_$2": A}))
     assert len(found) == 3
     assert differences_figure(found, tmp_path / "x.png", "a run").stat().st_size > 5000
+
+
+def test_a_metric_has_a_row_for_the_pairs_that_have_it(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(paired, "save", lambda figure, *_: drawn.append(figure))
+    first = paired_differences(table(a=A, b=B, c=A))
+    others = [
+        replace(one, metric="knn/acc") for one in first if {one.first, one.second} == {"a", "b"}
+    ]
+    differences_figure([*first, *others], tmp_path / "x.png")
+    labels = [[text.get_text() for text in axes.get_yticklabels()] for axes in drawn[0].axes]
+    assert labels == [["a – b", "a – c", "b – c"], ["a – b"]]

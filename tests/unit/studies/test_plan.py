@@ -89,9 +89,7 @@ REFUSED = {
     (
         "experiments=[cc_digits,cc_digits]",
     ): "experiments=[cc_digits,cc_digits]: one is there twice; give each a name, as {name: experiment, …}.",
-    (
-        "experiments=[cc_digit]",
-    ): "cc_digit: experiment=cc_digit: there is no such experiment; did you mean ",
+    ("experiments=[cc_digit]",): "experiment=cc_digit: there is no such experiment; did you mean ",
     (
         "experiments={a b: cc_digits}",
     ): "experiments: the name 'a b' may only have letters, digits, . + - _",

@@ -112,6 +112,12 @@ def test_what_is_refused(arguments, sentence):
     assert sentence in str(refused.value)
 
 
+def test_the_key_of_a_trial_is_named_once(capsys, tmp_path):
+    space = "space={method.lerning_rate: [1, 2]}"
+    assert tune.main([DIGITS, space, f"run_dir={tmp_path / 't'}"]) == 2
+    assert capsys.readouterr().err.startswith("method.lerning_rate=")
+
+
 @pytest.mark.parametrize(
     ("key", "sentence"),
     [

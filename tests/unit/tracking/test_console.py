@@ -75,7 +75,7 @@ def test_a_round_in_lines_mode_is_this_line():
     assert terminal.lines == [
         "tiny | method FedMCC | data digits",
         "round 1/10 cluster  loss 2.0000  clients 4/4  ETA 27.0 s  down 2.00 kB up 1.00 kB",
-        "round 2/10 cluster  loss 1.5000 (-0.5000)  acc 0.500  nmi 0.250  clients 4/4  ETA 32.0 s",
+        "round 2/10 cluster  loss 1.5000 (falling)  acc 0.500  nmi 0.250  clients 4/4  ETA 32.0 s",
     ]
 
 
@@ -174,12 +174,24 @@ def test_failed_tasks_are_listed_up_to_five_a_round():
         phase = Phase(name="x", stage="s", round=number)
         terminal.view.phase_started(phase, 200, 2)
         for client in range(100):
-            terminal.view.client_failed(client, "out of\nmemory " + "x" * 200)
+            terminal.view.client_failed(client, f"out of\nmemory {'x' * 200} {client}")
         terminal.view.phase_finished(PhaseRecord(phase=phase, participants=()))
     assert len(terminal.lines) == 2 * 7
     assert terminal.lines[4].startswith("client 4 failed: out of memory xxx")
     assert max(map(len, terminal.lines)) == 100
     assert terminal.lines[5] == "further failures of this round are counted, not listed"
+
+
+def test_a_failure_that_other_clients_share_is_told_once_a_round():
+    terminal = Terminal()
+    for number in (1, 1, 2):  # two phases of a round, then another round
+        phase = Phase(name="x", stage="s", round=number)
+        terminal.view.phase_started(phase, 4, 2)
+        for client in range(4):
+            terminal.view.client_failed(client, "no metric")
+    terminal.view.client_failed(3, "no memory")
+    told = [f"client {n} failed: no {what}" for n, what in ((0, "metric"), (0, "metric"))]
+    assert terminal.lines == [*told, "client 3 failed: no memory"]
 
 
 def test_eta_is_the_mean_of_the_stages_last_ten_rounds_with_what_lies_between():
@@ -204,7 +216,7 @@ def test_the_trend_compares_with_the_stages_recent_losses():
     terminal = Terminal()
     for number, loss in enumerate([4.0, 2.0, 1.0, 5.0], start=1):
         terminal.round(number, 3.0, loss=loss, stage="next" if number == 4 else "first")
-    assert "loss 1.0000 (-2.0000)" in terminal.lines[2]
+    assert "loss 1.0000 (falling)" in terminal.lines[2]
     assert "loss 5.0000  clients" in terminal.lines[3]
 
 
