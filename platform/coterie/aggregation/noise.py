@@ -182,7 +182,9 @@ class Noise(Stage):
         self._pay(run, tag.hex())
         stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
         noise = discrete_gaussian(stream, deviation, len(whole))
-        noisy = torch.from_numpy(whole + np.where(_statistics(run), 0, noise)).double() / STEPS
+        if bound.clips:  # clients send no update of running statistics
+            noise = np.where(_statistics(run), 0, noise)
+        noisy = torch.from_numpy(whole + noise).double() / STEPS
         layouts = {slot: run.layouts[slot] for slot in sorted(run.layouts)}
         parts = torch.split(noisy, [layout.elements for layout in layouts.values()])
         means = {}

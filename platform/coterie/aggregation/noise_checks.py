@@ -6,6 +6,7 @@ from fractions import Fraction
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
+from coterie.aggregation.own_gradients import check_own_gradients
 from coterie.aggregation.sample_noise import check_installed, check_unmixed
 from coterie.aggregation.stage import Start, besides_sums
 from coterie.config.method import MethodConfig
@@ -43,7 +44,9 @@ def check_noise(start: Start) -> None:
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
     bound = bounds[0]
     if bound is None:
-        check_unmixed(method.model_for(start.server, None))
+        model = method.model_for(start.server, None)
+        check_unmixed(model)
+        check_own_gradients(model.encoder, start.shape)
     if bound is not None and bound.clips:
         _check_statistics(method, start.server)
         _check_numbers(dp, len(start.sizes), "clients", 1)

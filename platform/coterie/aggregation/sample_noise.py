@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from coterie.aggregation.clipping import STEPS
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
+from coterie.aggregation.own_gradients import sample_hooks
 from coterie.contract.client import Plan
 from coterie.errors import ConfigError, ContractError
 from coterie.precision import widened
@@ -77,14 +78,12 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
         ConfigError: If a sample has no gradient of its own in the module.
         ContractError: If the plan is longer than what is paid for.
     """
-    from opacus.grad_sample import GradSampleHooks  # seconds that only private training needs
-
     if plan.epochs is None or plan.epochs > noise.epochs:
         raise ContractError(
             f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
         )
     check_unmixed(module)
-    hooks = GradSampleHooks(module, loss_reduction="mean", strict=False)  # checked above
+    remove_hooks = sample_hooks(module, "mean")
     configure = module.configure_optimizers
 
     def noisy() -> Optimizer:
@@ -103,7 +102,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
             yield
     finally:
         del module.configure_optimizers
-        hooks.cleanup()
+        remove_hooks()
 
 
 def noisy_optimizer(optimizer: Optimizer, noise: SampleNoise, batch_size: int) -> Optimizer:

@@ -32,6 +32,7 @@ class Start:
     """A run before its first phase.
 
     Attributes:
+        shape: A sample's shape.
         sizes: Client to its number of samples.
         cohort: Gives the number of clients that a phase takes, if none drops out.
     """
@@ -39,6 +40,7 @@ class Start:
     config: RunConfig
     method: Method
     server: ServerState
+    shape: tuple[int, ...]
     sizes: Mapping[int, int]
     cohort: Callable[[Phase], int]
 

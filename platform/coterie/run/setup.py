@@ -97,6 +97,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
                 config=config,
                 method=method,
                 server=server,
+                shape=workload.task.shape,
                 sizes=sizes,
                 cohort=participation.size,
             )
