@@ -356,6 +356,11 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
         ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip and noise_multiplier too"),
         ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
+        (
+            "concord",
+            ("method.prototypes=30", "privacy.dp.clip=0.1", "privacy.dp.noise_multiplier=2000"),
+            "noise_multiplier=2000: the noise of a sum would have a deviation of 4e.*, over 2048",
+        ),
         ("kmeans", ("privacy.dp.clip=600", NOISE[1]), "1000; change one of the two, or scale the"),
     ],
 )

@@ -355,6 +355,16 @@ def test_how_a_table_is_written_is_found_out(tmp_path):
     assert dialect_of(path).delimiter == "\t"
 
 
+@pytest.mark.parametrize("head", ["path" + "," * 100_000, "a" * (1 << 20), "a;b" + ";" * 200_000])
+def test_a_table_of_too_many_columns_is_refused_at_once(tmp_path, head):
+    path = tmp_path / "x.csv"
+    path.write_text(f"{head}\nx.png\n")
+    with pytest.raises(DataError, match=r"its first line names more than 100,000 columns, or is"):
+        arrays(Manifest, path)
+    path.write_text(",".join(f"x{n}" for n in range(5000)) + "\n" + ",".join(["1"] * 5000) + "\n")
+    assert dialect_of(path) == Dialect()
+
+
 FRAME = pd.DataFrame({"x": [0.5, 1.5, 2.5], "y": [1.0, 2.0, 3.0]})
 
 
