@@ -142,7 +142,10 @@ class Noise(Stage):
     ) -> AbstractContextManager[None]:
         """Have the module's optimiser step by noisy gradients, if the task asks for it."""
         noise: SampleNoise | None = task.data
-        return nullcontext() if noise is None else noisy_training(module, plan, noise)
+        if noise is None:
+            return nullcontext()
+        task.epochs.append(noise.epochs + 1 if plan.epochs is None else plan.epochs)
+        return noisy_training(module, plan, noise, sum(task.epochs))
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Clip the update, and drop everything else that no noise protects."""

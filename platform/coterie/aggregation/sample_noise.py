@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import torch
@@ -71,18 +71,27 @@ def check_installed() -> None:
 
 
 @contextlib.contextmanager
-def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> Iterator[None]:
+def noisy_training(
+    module: LightningModule, plan: Plan, noise: SampleNoise, epochs: int
+) -> Iterator[None]:
     """Make the module's optimiser step by clipped and noisy gradients within the context.
+
+    Args:
+        module: The module to train.
+        plan: How it trains.
+        noise: What is paid for.
+        epochs: Those of the plan, and of what the task has trained before.
 
     Raises:
         ConfigError: If a sample has no gradient of its own in the module.
-        ContractError: If the plan is longer than what is paid for.
+        ContractError: If these are more than what is paid for.
     """
-    if plan.epochs is None or plan.epochs > noise.epochs:
+    if epochs > noise.epochs:
         raise ContractError(
             f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
         )
     check_unmixed(module)
+    own = replace(noise, key=hmac.digest(noise.key, f"to epoch {epochs}".encode(), "sha256"))
     remove_hooks = sample_hooks(module, "mean")
     configure = module.configure_optimizers
 
@@ -93,7 +102,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
                 "privacy.dp.unit=sample: configure_optimizers gave a "
                 f"{type(found).__name__}; return one optimiser."
             )
-        return noisy_optimizer(found, noise, plan.batch_size)
+        return noisy_optimizer(found, own, plan.batch_size)
 
     module.configure_optimizers = noisy  # type: ignore[method-assign]
     try:

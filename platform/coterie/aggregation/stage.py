@@ -90,6 +90,7 @@ class StageTask:
         phase_data: What the stage's `request` returned in the driver, or None.
         data: What the stage's `tasks` gave for this client, or None.
         state: What the stage kept for the client at its last task; empty at first.
+        epochs: Of the trainings so far.
     """
 
     phase: Phase
@@ -101,6 +102,7 @@ class StageTask:
     phase_data: Any = None
     data: Any = None
     state: Tensors = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
