@@ -128,6 +128,8 @@ def _build(
     folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
 ) -> Clusterer:
     """Build the network from a server state of the right shapes, with all values zero."""
+    privacy = read_stored_config(folder / CONFIG).get("privacy") or {}
+    clip = privacy.get("dp", {}).get("clip")  # under noise, Concord encodes no mirror images
     try:
         task = Task(
             shape=tuple(description["input"]["shape"]),
@@ -135,6 +137,7 @@ def _build(
             encoder=self_contained(sections["encoder"], folder),  # type: ignore[arg-type]  # checked when it is called
             augmentation=sections["augmentation"],  # type: ignore[arg-type]
             dtype=getattr(torch, description["dtype"]),
+            clip=clip,
         )
         state = description["server"]
         slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
