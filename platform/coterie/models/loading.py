@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from coterie.config.component import Component, load_target, parse_component, target_of
+from coterie.config.component import Component, parse_component
 from coterie.config.explain import show
 from coterie.config.regular_files import open_regular
 from coterie.config.stored import read_stored_config
 from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.method import Task
+from coterie.contract.method import Task, build_method
 from coterie.contract.phase import ServerState
 from coterie.contract.section_checks import check_section
 from coterie.errors import ConfigError, ContractError, DataError, reason
@@ -148,8 +148,7 @@ def _build(
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
-    method = load_target(target_of(sections["method"]))(sections["method"], task)
-    model: Clusterer = method.model_for(server, None)
+    model = build_method(sections["method"], task).model_for(server, None)  # type: ignore[arg-type]
     if head == "centroids":
         return with_head(model, Centroids(torch.zeros(clusters, features)))
     if head == "prototypes":
