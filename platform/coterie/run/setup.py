@@ -213,13 +213,19 @@ def _make_local_tests(
     )
 
 
+def _unlabelled(data: DataArrays) -> str:
+    if data.labels is None:
+        return "its samples have"
+    return f"{int((data.labels < 0).sum()):,} of {len(data.labels):,} samples have"
+
+
 def _workload(config: RunConfig, read: RunData) -> Workload:
     needs_labels = load_target(target_of(config.method)).needs_labels
     data = read.arrays
     if needs_labels and not read.labelled:
         raise DataError(
-            f"data={data.name}: it lacks labels, which the method trains with; choose data with a "
-            "label for every sample, or an unsupervised method."
+            f"data={data.name}: {_unlabelled(data)} no label, and the method trains with labels; "
+            "label or leave out these samples, or choose an unsupervised method."
         )
     samples = {} if read.node_local else {"train": data.samples}
     if data.test_samples is not None:
