@@ -101,7 +101,8 @@ class ClientModule(LightningModule):
         cls, stored: Mapping[str, Any], path: Path, named: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the arguments of the class, of which a file has config, task and plain values."""
-        own = {key: stored[key] for key in signature(cls).parameters if key in stored} | named
+        known = {key: stored[key] for key in signature(cls).parameters if key in stored}
+        own: dict[str, Any] = {**known, **named}
         parsers: dict[str, Callable[[Any], Any]] = {"config": parse_component, "task": Task.parse}
         if "task" not in named:
             stored["task"]["encoder"].pop("download", None)  # it is the reader's to give
