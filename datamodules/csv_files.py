@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from coterie.datamodules.remote import opened
+from coterie.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 _BLOCK = 1 << 20
+_WIDEST = 100_000
+"""The most columns of a CSV file, which PyArrow reads all at once."""
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
 _QUOTED = re.compile(r'"[^"]*"')
@@ -62,11 +65,19 @@ def dialect_of(path: Path) -> Dialect:
     """Return how a file is written, after reading it once.
 
     Raises:
+        DataError: If it has too many columns.
         OSError: If it cannot be read.
     """
     encoding = _encoding(path)
     with opened(path) as file:
-        lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()
+        block = file.read(_BLOCK)
+    lines = block.decode(encoding, "replace").splitlines()
+    many = any(line.count(sign) >= _WIDEST for line in lines[:2] for sign in _DELIMITERS)
+    if many or (len(block) == _BLOCK and len(lines) == 1):
+        raise DataError(
+            f"{path}: its first line names more than {_WIDEST:,} columns, or is longer than 1 MiB; "
+            "give the table as .npz or .parquet."
+        )
     head = lines[0].lstrip("\ufeff") if lines else ""
     told = _TOLD.fullmatch(head)
     head = _QUOTED.sub("", head)

@@ -23,9 +23,9 @@ from coterie.datamodules.many_channels import is_tiff, read_tiff
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
     UnfitPictureError,
-    choose_frame,
     open_picture,
     orientation,
+    seek_frame,
     turned,
 )
 from coterie.datamodules.resize import Fit, Size, fit_images
@@ -236,7 +236,7 @@ def _stored_levels(content: bytes, pixel_format: PixelFormat, room: Room) -> NDA
     if not image.mode.startswith(("I", "F")):
         return None
     room.take(2 * image.width * image.height * bytes_of(image))
-    image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
+    seek_frame(image, pixel_format.frame)
     image.load()
     return np.asarray(deep_levels(image, content, (0, 1))[0])
 
@@ -274,7 +274,7 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
         return _many(content, pixel_format, room)
     given = 1 if pixel_format.mode == "L" else 3
     room.take(image.width * image.height * (bytes_of(image) + _COPIES * given))
-    image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
+    seek_frame(image, pixel_format.frame)
     held = orientation(image) if pixel_format.exif else 1
     image.load()
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")

@@ -96,6 +96,11 @@ def _short(value: bytes) -> str:
 def _check_rows(path: Path, rows: Indices, clients: Indices, size: int) -> None:
     if not len(rows) or clients.min() < 0:
         raise DataError(f"partition.path={path}: clients are numbered from 0; make it again.")
+    if clients.max() >= len(rows):
+        raise DataError(
+            f"partition.path={path}: client {clients.max()} of {len(rows)} samples leaves clients "
+            "without any; number them from 0 without gaps."
+        )
     twice = np.unique(np.stack([clients, rows]), axis=1).shape[1] < len(rows)
     if rows.min() < 0 or rows.max() >= size or twice:
         raise DataError(

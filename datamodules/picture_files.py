@@ -41,6 +41,7 @@ _TURNS: dict[int, tuple[int, bool]] = {
 }
 """Quarter turns against the clock, and whether left and right are swapped, by EXIF orientation."""
 _ONE_SHOT = frozenset({"MPO"})
+_COUNTED = 100
 """Formats whose further frames belong to the first, such as a phone's brightness map."""
 
 # Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on.
@@ -96,6 +97,29 @@ def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:
             f"has {pixels / 1e6:,.0f} million pixels",
             f"make it smaller, or raise data.max_pixels={most}",
         )
+
+
+def seek_frame(image: Image.Image, frame: int | None) -> None:
+    """Go to the frame that is asked for, as `choose_frame`."""
+    image.seek(choose_frame(_frames(image, frame), frame, image.format))
+
+
+def _frames(image: Image.Image, frame: int | None) -> int:
+    """Return a picture's number of frames; of a TIFF up to 100, or those up to the one asked for.
+
+    Pillow looks each of a TIFF's directories up among all those before it.
+    """
+    if image.format != "TIFF":
+        return getattr(image, "n_frames", 1)
+    most = max(_COUNTED, (frame or 0) + 1)
+    for number in range(1, most):
+        try:
+            image.seek(number)
+        except EOFError:
+            most = number
+            break
+    image.seek(0)
+    return most
 
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:

@@ -1,7 +1,8 @@
 r"""One spelling of names, used wherever they are written.
 
 Names of files are bytes; a zip from another system may have some that are not UTF-8. Such bytes are
-spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
+spelled \xe4, as Python does, so that the file can be found again, and so are control characters,
+which a terminal would obey. Accents that are letters of
 their own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has
 one name.
 """
@@ -17,11 +18,13 @@ _logger = logging.getLogger(__name__)
 
 
 def spelled(name: str) -> str:
-    """Return the name in NFC, with bytes that are not UTF-8 escaped, so that it can be written."""
-    if name.isascii():
+    """Return the name in NFC, with escapes for control characters and bytes that are not UTF-8."""
+    if name.isascii() and name.isprintable():
         return name
     try:
         name.encode()
+        if any(unicodedata.category(sign) == "Cc" for sign in name):
+            name = "".join(map(_escaped, name))
     except UnicodeEncodeError:
         with suppress(UnicodeEncodeError):  # it is of no file
             name = os.fsencode(name).decode(errors="surrogateescape")  # whatever the locale knows
@@ -37,6 +40,8 @@ def inside(folder: str, name: str) -> str:
 def _escaped(sign: str) -> str:
     if sign == "\\":
         return r"\\"
+    if unicodedata.category(sign) == "Cc":
+        return f"\\x{ord(sign):02x}"
     if "\udc80" <= sign <= "\udcff":  # a byte that is not UTF-8, as Python reads file names
         return f"\\x{ord(sign) - 0xDC00:02x}"
     return f"\\u{ord(sign):04x}" if "\ud800" <= sign <= "\udfff" else sign

@@ -24,12 +24,9 @@ clusters depend on the split, to the bit.
 Of photographs, representations are those of `networks.mirrored`, and what a mirror changes takes
 the place of the warps. Networks part classes by planes, so step 4 is left out, and the cut is one
 of the starts of step 5.
-
-Under `privacy.dp` the sums carry noise (`noisy_prototypes`).
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -62,7 +59,6 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Json
 from coterie.contract.tensor_spec import UNIT_LENGTH
-from coterie.errors import ConfigError
 from coterie.modules.exact_sums import (
     MOMENTS,
     POINTS,
@@ -82,7 +78,6 @@ from coterie.modules.exact_sums import (
     sums_phase,
     with_slots,
 )
-from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
     OWN,
@@ -98,6 +93,7 @@ from coterie.modules.own_labels import (
 from coterie.modules.sent_centroids import CENTROIDS
 from coterie.modules.two_partitions import MEANS, MEMBERS, compared, label_sums, own_from
 from coterie.modules.views import WIDE, OnViews
+from coterie.networks.branch import known_count
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
 from coterie.networks.quadratic import QuadraticClassifier, largest_value
 from coterie.networks.warps import WarpSizes
@@ -120,6 +116,8 @@ _MESSAGES = {
 
 class Concord(OnViews):
     """Clusters that are the same however the samples are split over clients."""
+
+    private = "coterie.modules.noisy_prototypes:PrivateConcord"
 
     class Config(ExactSumsConfig):
         """Concord's configuration."""
@@ -159,31 +157,14 @@ class Concord(OnViews):
         sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
         super().__init__(task, sizes)
         self._config = config
-        self._clusters = config.clusters or task.classes or None
-        if self._clusters == 1:
-            raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
+        self._clusters = known_count(config.clusters, task)
         self._schedule = growth(config.prototypes)
         self._before_refits = 1 + self._schedule.rounds + (not self._mirrored)
         self.rounds = self._before_refits + config.refits
-        self._noisy: NoisyPrototypes | None = None
-        if task.clip is not None:
-            self._noisy = NoisyPrototypes(
-                task.clip,
-                task.features,
-                clusters=self._clusters,
-                prototypes=config.prototypes,
-                components=config.components,
-                neighbours=config.neighbours,
-                warps=self._warp_pairs(),
-                ridge=config.ridge,
-            )
-            self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Return the encoder, and no sums yet."""
         server, samples = super().init(sizes, seed), sum(sizes.values())
-        if self._noisy is not None:
-            return with_slots(server, {MOMENTS: self._noisy.start()})
         # Clusters of k-means differ in size: so few samples reach the minimum in all of them.
         most = int(samples / (_SAMPLES_EACH * self._config.minimum))
         check_enough(most, samples, self._clusters)
@@ -191,8 +172,6 @@ class Concord(OnViews):
 
     def next(self, server: ServerState) -> Phase | None:
         """Return the next phase: moments of all samples, iterations of k-means, then labels."""
-        if self._noisy is not None:
-            return self._noisy.next(server)
         if server.round >= self.rounds or server.metadata.get(SETTLED):
             return None
         if OWN in server.slots:
@@ -230,8 +209,6 @@ class Concord(OnViews):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return the client's sums; its projected samples stay with it from task to task."""
-        if self._noisy is not None:
-            return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
             moments, kept = self._moments(client, slots)
             return Outcome(up={MOMENTS: once(moments)}, state=kept)
@@ -258,8 +235,6 @@ class Concord(OnViews):
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Compute projection and centroids, a step of k-means, the cut, or the classifier."""
-        if self._noisy is not None:
-            return self._noisy.after(server, phase, means)
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == LABELS:
@@ -289,8 +264,6 @@ class Concord(OnViews):
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
         """Return the number of samples of each cluster: for labels a row, since φ begins with 1."""
-        if self._noisy is not None:
-            return self._noisy.group_sizes(sums)
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
         if OWN_SUMS in sums:

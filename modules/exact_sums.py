@@ -42,9 +42,6 @@ _ITERATIONS = (3, 2, 2, 6)
 _ROWS = 2048
 """Samples that are warped at a time."""
 
-Embed = Callable[[Tensor | None], Shaped[Tensor, "n d"]]
-"""Returns representations of these samples, or of all samples of the client."""
-
 
 class ExactSumsConfig(MethodConfig):
     """The common options of methods with exact sums."""
@@ -139,7 +136,9 @@ def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
 
 
 def differences(
-    client: Client, warps: Sequence[tuple[Warp, Warp]], embed: Embed
+    client: Client,
+    warps: Sequence[tuple[Warp, Warp]],
+    embed: Callable[[Tensor], Shaped[Tensor, "n d"]],
 ) -> Iterator[Shaped[Tensor, "n d"]]:
     """Return differences between both warps of each pair, for some samples at a time."""
     for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):

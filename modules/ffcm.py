@@ -28,13 +28,16 @@ from coterie.contract import (
     WeightedUpdate,
     concatenated,
     derive_seed,
+    fewest,
 )
+from coterie.errors import RunError
 from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnFixedEncoder
-from coterie.modules.sent_centroids import CENTROIDS
+from coterie.modules.sent_centroids import CENTROIDS, withheld
 from coterie.networks.heads import FuzzyCentroids
 
 SUPPORTS = "supports"
 GATHERED = frozenset({CENTROIDS, SUPPORTS})
+_ROUNDING = 1e-9
 ANCHOR = 1e-6
 """Weight of a global centroid among the clients' centroids, in samples."""
 
@@ -98,7 +101,11 @@ class FFCM(OnFixedEncoder):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Run fuzzy c-means on the client's own samples; the first phase starts from k-means."""
+        """Run fuzzy c-means on the client's own samples; the first phase starts from k-means.
+
+        A centroid of which one sample has more than 1/k of the weight, for k-anonymity k, is sent
+        as zeros with the support 0.
+        """
         points, config = self._embedded(client, slots), self._config
         if CENTROIDS in slots:
             start = slots[CENTROIDS][CENTROIDS]
@@ -108,11 +115,17 @@ class FFCM(OnFixedEncoder):
             start = own.centroids
         found = fuzzy_means(points, start, fuzziness=config.fuzziness, iterations=config.iterations)
         weights = found.memberships if config.support == "memberships" else found.powers
+        # Of n samples that count alike, none has more than 1/n of a centroid's weight.
+        samples = (found.powers / found.largest).nan_to_num(0.0)
+        kept = self._task.enough((samples + _ROUNDING).floor())
         return Outcome(
-            gathered={CENTROIDS: found.centroids, SUPPORTS: weights},
+            gathered={
+                CENTROIDS: found.centroids * kept[:, None],
+                SUPPORTS: torch.where(kept, weights, 0.0),
+            },
             metrics={"loss": found.objective},
-            # A centroid is a mean of all samples; its support says how many really count.
-            smallest=dict.fromkeys(GATHERED, max(1, int(found.memberships.min()))),
+            smallest=dict.fromkeys(GATHERED, fewest(samples[kept].int().clamp_min(1))),
+            note=withheld(kept, self._task),
         )
 
     def server(
@@ -139,8 +152,16 @@ class FFCM(OnFixedEncoder):
 
         The global centroids join with the weight `ANCHOR`, so that a cluster without data in this
         round keeps its centroid.
+
+        Raises:
+            RunError: If there are none, and clients have sent too few.
         """
         if before is None:
+            if (many := int((weights > 0).sum())) < self._clusters:
+                raise RunError(
+                    f"method.clusters={self._clusters}: clients sent {many} centroids; lower it, "
+                    "or privacy.k_anonymity, or see why clients are absent."
+                )
             restarts = self._config.restarts
             found = kmeans(every, self._clusters, seed=seed, restarts=restarts, weights=weights)
             return found.centroids

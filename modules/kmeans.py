@@ -3,18 +3,16 @@
 Dhillon and Modha, "A Data-Clustering Algorithm on Distributed Memory Multiprocessors" (2000), after
 Lloyd's algorithm. Each round clients send, for every centroid, the sum and the number of their
 nearest samples. The centroids are those of k-means on all samples in
-one place, to the bit, however the samples are split. Under `privacy.dp` the sums carry noise
-(`noisy_lloyd`).
+one place, to the bit, however the samples are split.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from jaxtyping import Int32
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import ClusterSums, moved
 from coterie.clustering.lattice import LIMIT, off_lattice, sums_of_starts
@@ -29,7 +27,6 @@ from coterie.contract import (
     WeightedUpdate,
     summed,
 )
-from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Json
 from coterie.modules.exact_sums import (
     MOMENTS,
@@ -43,8 +40,6 @@ from coterie.modules.exact_sums import (
     once,
     sums_phase,
 )
-from coterie.modules.fixed_encoder import ENCODER
-from coterie.modules.noisy_lloyd import NoisyLloyd
 from coterie.modules.sent_centroids import CENTROIDS
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids
@@ -56,6 +51,7 @@ class KMeans(OnExactSums):
     """Exact federated k-means: the centroids of all samples, however they are split."""
 
     widest = 1024
+    private = "coterie.modules.noisy_lloyd:PrivateKMeans"
 
     class Config(ExactSumsConfig):
         """k-means' configuration."""
@@ -73,25 +69,12 @@ class KMeans(OnExactSums):
         super().__init__(task)
         self._config = config
         self._clusters = cluster_count(config.clusters, task)
-        self._noisy: NoisyLloyd | None = None
-        if task.clip is not None:
-            self._noisy = NoisyLloyd(task.clip, self._clusters, task.features, config.restarts)
         self.rounds = 1 + config.iterations
-
-    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built, and no sums yet."""
-        server = super().init(sizes, seed)
-        if self._noisy is None:
-            return server
-        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start()}
-        return replace(server, slots=slots)
 
     def next(self, server: ServerState) -> Phase | None:
         """Return the next phase: all samples' moments, then iterations until no centroid moves."""
         if server.round >= self.rounds or server.metadata.get("settled"):
             return None
-        if self._noisy is not None:
-            return self._noisy.next(server)
         if CENTROIDS not in server.slots:
             return sums_phase(server, MOMENTS, (), MOMENTS, self._moment_bounds())
         width = self._task.features
@@ -100,8 +83,6 @@ class KMeans(OnExactSums):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return sums over all samples of the client, or over those nearest to each centroid."""
-        if self._noisy is not None:
-            return self._noisy.client(self._embedded(client, slots), phase, slots, BEST)
         points = self._features(client, slots)
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(moment_sums(points, self.widest))})
@@ -121,10 +102,6 @@ class KMeans(OnExactSums):
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Draw starts from the moments of all samples, or take Lloyd's step of those that move."""
-        if self._noisy is not None:
-            best = self._noisy.after(server, means)
-            zeros = torch.zeros(len(best), best.shape[1] + 1, dtype=torch.float64)
-            return server.advance(phase, {CENTROIDS: {BEST: best}, SUMS: {SUMS: zeros}})
         if phase.name == MOMENTS:
             moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
             restarts = range(self._config.restarts)
@@ -143,18 +120,8 @@ class KMeans(OnExactSums):
                 moving.append(after)
         return self._after(server, phase, moving, best, least)
 
-    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster."""
-        if self._noisy is not None:
-            return {SUMS: self._noisy.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
-        return super().group_sizes(sums)
-
-    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the encoder, with the best centroids so far once there are any."""
-        model = super().model_for(server, client)
-        if CENTROIDS in server.slots:
-            model.head = Centroids(off_lattice(server.slots[CENTROIDS][BEST]))
-        return model
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        return best_head(server)
 
     def _after(
         self,
@@ -169,3 +136,9 @@ class KMeans(OnExactSums):
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}
         return server.advance(phase, slots, {"inertia": inertia, "settled": not moving})
+
+
+def best_head(server: ServerState) -> Centroids | None:
+    """Return a head of the best centroids so far, if there are any."""
+    best = server.slots.get(CENTROIDS)
+    return None if best is None else Centroids(off_lattice(best[BEST]))

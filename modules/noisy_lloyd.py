@@ -8,19 +8,33 @@ centroids err least.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int32
-from torch import Tensor
+from jaxtyping import Float, Float64, Int32
+from torch import Tensor, nn
 
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
-from coterie.contract import Bounds, Outcome, Phase, ServerState, Slots, WeightedUpdate, summed
+from coterie.contract import (
+    Bounds,
+    Client,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    WeightedUpdate,
+    summed,
+)
 from coterie.errors import ConfigError
-from coterie.modules.exact_sums import SUMS, draws, once, sums_phase
+from coterie.modules.exact_sums import SUMS, draws, once, sums_phase, with_slots
+from coterie.modules.fixed_encoder import OnEncoder
+from coterie.modules.kmeans import BEST, KMeans, best_head
 from coterie.modules.sent_centroids import CENTROIDS
+from coterie.networks.branch import cluster_count
 
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20
@@ -31,27 +45,21 @@ _FEWEST = 1 / 50
 
 
 class NoisyLloyd:
-    """The phases of private k-means.
+    """Lloyd's algorithm on noisy sums.
 
     Args:
         clip: The ball's radius.
-        restarts: Starts, of which there can only be one.
 
     Raises:
-        ConfigError: If there are several starts, or the radius is beyond the exact sums.
+        ConfigError: If the radius is beyond the exact sums.
     """
 
-    def __init__(self, clip: float, clusters: int, features: int, restarts: int) -> None:
-        if restarts > 1:
-            raise ConfigError(
-                f"method.restarts={restarts}: under privacy.dp each start takes noise of its own, "
-                "and nothing tells which is best; give method.restarts=1."
-            )
+    def __init__(self, clip: float, features: int) -> None:
         if clip > LIMIT:
             raise ConfigError(
                 f"privacy.dp.clip={clip:g}: exact sums take at most {LIMIT}; scale the features."
             )
-        self._clip, self._clusters, self._features = clip, clusters, features
+        self._clip, self._features = clip, features
         self._weight = max(1, math.floor(clip * features**-0.25 * _STEPS)) / _STEPS
 
     @property
@@ -59,42 +67,27 @@ class NoisyLloyd:
         """The norm of a sample's part of the sums: itself, and its count."""
         return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
 
-    def sizes(self, sums: Tensor) -> Tensor:
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
         """Return the number of samples of each cluster, which sums count with a weight."""
-        counts: Tensor = sums[..., -1] / self._weight
-        return counts.round()
+        return {SUMS: (sums[SUMS][SUMS][..., -1] / self._weight).round()} if SUMS in sums else {}
 
-    def start(self) -> dict[str, Tensor]:
-        """Return the sums' shapes, for one cluster of all samples."""
-        return {SUMS: torch.zeros(1, self._features + 1, dtype=torch.float64)}
+    def no_sums(self, clusters: int) -> dict[str, Tensors]:
+        """Return room for the sums of this many clusters."""
+        return {SUMS: {SUMS: torch.zeros(clusters, self._features + 1, dtype=torch.float64)}}
 
-    def next(self, server: ServerState) -> Phase:
-        """Return the next phase: the mean of all samples, then iterations."""
-        name, down = (LLOYD, (CENTROIDS,)) if CENTROIDS in server.slots else (MEAN, ())
+    def phase(self, server: ServerState, name: str, down: Iterable[str]) -> Phase:
+        """Return the next round, in which clients send these sums."""
         phase = sums_phase(server, name, down, SUMS, {SUMS: Bounds(highest=self._clip)})
         return replace(phase, sensitivity=self.sensitivity)
 
-    def client(self, values: Tensor, phase: Phase, slots: Slots, best: str) -> Outcome:
+    def sums(
+        self, values: Float[Tensor, "n d"], centroids: Int32[Tensor, "k d"]
+    ) -> dict[str, WeightedUpdate]:
         """Return the sum and the weighted number of each cluster's clipped samples."""
         points = clipped_rows(values, self._clip)
-        if phase.name == MEAN:
-            assigned, clusters = torch.zeros(len(points), dtype=torch.int64), 1
-        else:
-            assigned, clusters = nearest(points, slots[CENTROIDS][best]), self._clusters
-        columns = cluster_sums(points, assigned, clusters)
+        columns = cluster_sums(points, nearest(points, centroids), len(centroids))
         sums = torch.cat([columns[:, :-2], columns[:, -1:] * self._weight], dim=1)
-        return Outcome(up={SUMS: once({SUMS: sums})})
-
-    def after(
-        self, server: ServerState, means: Mapping[str, WeightedUpdate]
-    ) -> Int32[Tensor, "k d"]:
-        """Return the centroids after a phase, from its noisy sums."""
-        generator = draws(server, "noisy", server.round)
-        centroids, counts = self.found(summed(means[SUMS])[SUMS])
-        if CENTROIDS not in server.slots:
-            around = self._directions(generator, self._clusters, centroids.shape[1])
-            return on_lattice(centroids + around)
-        return on_lattice(self.refilled(centroids, counts, generator))
+        return {SUMS: once({SUMS: sums})}
 
     def found(
         self, columns: Float64[Tensor, "k d+1"]
@@ -114,16 +107,14 @@ class NoisyLloyd:
         given_up = torch.nonzero(few)[:, 0]
         largest = counts.argsort(descending=True)[: len(given_up)]
         centroids = centroids.clone()
-        step = self._directions(generator, len(given_up), centroids.shape[1]) / 2
+        step = self.directions(generator, len(given_up)) / 2
         shared = centroids[largest]
         centroids[given_up], centroids[largest] = shared + step, shared - step
         return centroids
 
-    def _directions(
-        self, generator: np.random.Generator, number: int, features: int
-    ) -> Float64[Tensor, "n d"]:
+    def directions(self, generator: np.random.Generator, number: int) -> Float64[Tensor, "n d"]:
         """Return random vectors of equal length."""
-        found: Tensor = torch.from_numpy(generator.standard_normal((number, features)))
+        found: Tensor = torch.from_numpy(generator.standard_normal((number, self._features)))
         length: Tensor = found.norm(dim=1, keepdim=True)
         return found / length * (self._clip * _OFFSET)
 
@@ -131,3 +122,61 @@ class NoisyLloyd:
         """Move means into the ball of all possible means, which noise may have left."""
         norms = centroids.norm(dim=1, keepdim=True)
         return centroids.mul(self._clip).div(norms.clamp_min(self._clip))
+
+
+class PrivateKMeans(OnEncoder):
+    """k-means under `privacy.dp`: the mean of all samples, then Lloyd's algorithm."""
+
+    def __init__(self, config: KMeans.Config, task: Task) -> None:
+        super().__init__(task)
+        self._clusters = cluster_count(config.clusters, task)
+        if config.restarts > 1:
+            raise ConfigError(
+                f"method.restarts={config.restarts}: under privacy.dp each start takes noise of "
+                "its own, and nothing tells which is best; give method.restarts=1."
+            )
+        assert task.clip is not None
+        self._lloyd = NoisyLloyd(task.clip, task.features)
+        self.rounds = 1 + config.iterations
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """Return the encoder as built, and room for the sums of one cluster of all samples."""
+        return with_slots(super().init(sizes, seed), self._lloyd.no_sums(1))
+
+    def next(self, server: ServerState) -> Phase | None:
+        """Return the next phase: the mean of all samples, then iterations."""
+        if server.round >= self.rounds:
+            return None
+        if CENTROIDS in server.slots:
+            return self._lloyd.phase(server, LLOYD, (CENTROIDS,))
+        return self._lloyd.phase(server, MEAN, ())
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Return sums over the samples nearest to each centroid, or over all."""
+        anywhere = torch.zeros(1, self._task.features, dtype=torch.int32)
+        centroids = anywhere if phase.name == MEAN else slots[CENTROIDS][BEST]
+        return Outcome(up=self._lloyd.sums(self._embedded(client, slots), centroids))
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Place centroids around the mean of all samples, or take Lloyd's step."""
+        generator = draws(server, "noisy", server.round)
+        centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])
+        if phase.name == MEAN:
+            centroids = centroids + self._lloyd.directions(generator, self._clusters)
+        else:
+            centroids = self._lloyd.refilled(centroids, counts, generator)
+        room = self._lloyd.no_sums(self._clusters)
+        return server.advance(phase, {CENTROIDS: {BEST: on_lattice(centroids)}, **room})
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """Return the number of samples of each cluster."""
+        return self._lloyd.group_sizes(sums)
+
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        return best_head(server)

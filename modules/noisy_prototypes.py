@@ -1,4 +1,4 @@
-"""Prototypes with differential privacy of single samples, for Concord and prototypes.
+"""Concord and prototypes with differential privacy of single samples.
 
 1. `moments`: number, sum and products of representations clipped to a ball, and of Concord's
    differences between warps. Noise on products, then their leading eigenvectors: Dwork, Talwar,
@@ -12,12 +12,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32
 from threadpoolctl import threadpool_limits
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clustering.lattice import clipped_rows, off_lattice, on_lattice, products
 from coterie.clustering.prototypes import cluster_prototypes
@@ -28,12 +29,15 @@ from coterie.contract import (
     Phase,
     ServerState,
     Slots,
+    Task,
     Tensors,
     WeightedUpdate,
     derive_seed,
     summed,
 )
-from coterie.errors import RunError
+from coterie.contract.clusterer import Clusterer
+from coterie.errors import ConfigError, RunError
+from coterie.modules.concord import Concord
 from coterie.modules.exact_sums import (
     COUNT,
     MOMENTS,
@@ -44,96 +48,102 @@ from coterie.modules.exact_sums import (
     SUMS,
     TOTAL,
     WARPED,
-    Embed,
     differences,
     discriminant,
     draws,
     once,
+    project_in,
     sums_phase,
+    with_slots,
 )
+from coterie.modules.fixed_encoder import OnEncoder
 from coterie.modules.noisy_lloyd import NoisyLloyd
+from coterie.modules.prototypes import Prototypes
 from coterie.modules.sent_centroids import CENTROIDS
+from coterie.networks.branch import known_count
 from coterie.networks.prototypes import LatticeProjection, directions
-from coterie.networks.warps import Warp
+from coterie.networks.prototypes import Prototypes as PrototypesHead
+from coterie.networks.warps import Warp, WarpSizes, warps_of
 
 ITERATIONS = 8
 _FEWEST = 1 / 5
 """Share of the mean prototype's samples below which a prototype is dropped as noise."""
+_COMPONENTS = 64
+"""Width of the representation for prototypes: noise has as many coordinates."""
 _COARSE = 4
 """Steps of the lattice to which moments are rounded, so that products are multiples of 2^-20."""
 
 
-class NoisyPrototypes:
-    """The phases of private prototypes.
+class NoisyPrototypes(OnEncoder):
+    """Clusters from prototypes, both from noisy sums.
 
     Args:
-        clip: The ball's radius.
-        clusters: Number of clusters; None for what the graph's spectrum tells.
+        config: Gives `clusters`, `prototypes` and `neighbours`.
         components: Directions to project on; fewer where there are fewer features.
-        neighbours: Neighbours of a prototype in the graph.
         warps: Pairs of warps, of which the directions keep off.
         ridge: Added to the warps' covariance, as a share of its mean variance.
         cohort: Share of the clients in each phase.
     """
 
+    rounds = 1 + ITERATIONS
+
     def __init__(
         self,
-        clip: float,
-        features: int,
-        *,
-        clusters: int | None,
-        prototypes: int,
+        config: Concord.Config | Prototypes.Config,
+        task: Task,
         components: int,
-        neighbours: int,
+        *,
         warps: Sequence[tuple[Warp, Warp]] = (),
         ridge: float = 0.0,
         cohort: float = 1.0,
     ) -> None:
-        self._clip, self._features = clip, features
-        self._clusters, self._prototypes = clusters, prototypes
-        self._components, self._neighbours = min(components, features), neighbours
+        super().__init__(task)
+        self._clusters, self._prototypes = known_count(config.clusters, task), config.prototypes
+        self._components, self._neighbours = min(components, task.features), config.neighbours
         self._warps, self._ridge, self._cohort = warps, ridge, cohort
-        self._lloyd = NoisyLloyd(1.0, prototypes, self._components, 1)
-        self.rounds = 1 + ITERATIONS
+        assert task.clip is not None
+        self._clip, self._lloyd = task.clip, NoisyLloyd(1.0, self._components)
 
-    def start(self) -> dict[str, Tensor]:
-        """Return the moments' shapes."""
-        square = (self._features, self._features)
-        shapes = {COUNT: (1,), TOTAL: (self._features,), PRODUCTS: square}
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """Return the encoder as built, and moments of zero."""
+        width = self._task.features
+        shapes = {COUNT: (1,), TOTAL: (width,), PRODUCTS: (width, width)}
         if self._warps:
-            shapes[WARPED] = square
-        return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+            shapes[WARPED] = (width, width)
+        zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        return with_slots(super().init(sizes, seed), {MOMENTS: zeros})
 
     def next(self, server: ServerState) -> Phase | None:
         """Return the next phase: the moments, then iterations."""
         if server.round >= self.rounds:
             return None
         if PROJECTION in server.slots:
-            bounds, sensitivity = {SUMS: Bounds(highest=1.0)}, self._lloyd.sensitivity
-            phase = sums_phase(server, PROTOTYPES, (PROJECTION, CENTROIDS), SUMS, bounds)
-        else:
-            names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else []))
-            phase = sums_phase(
-                server, MOMENTS, (), MOMENTS, dict.fromkeys(names, Bounds(highest=1.0))
-            )
-            # In each of them a sample has a norm of 1 at most.
-            sensitivity = math.nextafter(math.sqrt(len(names)), math.inf)
+            phase = self._lloyd.phase(server, PROTOTYPES, (PROJECTION, CENTROIDS))
+            return replace(phase, cohort=self._cohort)
+        bounds = dict.fromkeys(server.slots[MOMENTS], Bounds(highest=1.0))
+        phase = sums_phase(server, MOMENTS, (), MOMENTS, bounds)
+        # In each of them a sample has a norm of 1 at most.
+        sensitivity = math.nextafter(math.sqrt(len(bounds)), math.inf)
         return replace(phase, cohort=self._cohort, sensitivity=sensitivity)
 
-    def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return the client's sums; its projected samples stay with it from task to task."""
         if phase.name == MOMENTS:
-            return Outcome(up={MOMENTS: once(self._moments(client, embed))})
+            return Outcome(up={MOMENTS: once(self._moments(client, slots))})
         if client.state is None:
-            points = on_lattice(LatticeProjection(**slots[PROJECTION])(embed(None).double()))
+            project = LatticeProjection(**slots[PROJECTION])
+            points = on_lattice(project(self._embedded(client, slots).double()))
         else:
             points = client.state[POINTS]
-        state = {POINTS: points.to(torch.int16)}
-        sent = self._lloyd.client(off_lattice(points), phase, slots, CENTROIDS)
-        return Outcome(up=sent.up, state=state)
+        up = self._lloyd.sums(off_lattice(points), slots[CENTROIDS][CENTROIDS])
+        return Outcome(up=up, state={POINTS: points.to(torch.int16)})
 
-    def after(
-        self, server: ServerState, phase: Phase, means: Mapping[str, WeightedUpdate]
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Compute the projection from noisy moments, or centroids and the clusters of good ones."""
         if phase.name == MOMENTS:
@@ -141,16 +151,26 @@ class NoisyPrototypes:
         centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])
         prototypes = self._cut(server, phase, centroids, counts)
         moved = self._lloyd.refilled(centroids, counts, draws(server, "noisy", phase.round))
-        slots = {CENTROIDS: {CENTROIDS: on_lattice(moved)}, SUMS: self._no_sums(), **prototypes}
-        return server.advance(phase, slots)
+        return server.advance(phase, {CENTROIDS: {CENTROIDS: on_lattice(moved)}, **prototypes})
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return each slot's number of samples of each cluster."""
-        return {SUMS: self._lloyd.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
+        """Return the number of samples of each cluster."""
+        return self._lloyd.group_sizes(sums)
 
-    def _moments(self, client: Client, embed: Embed) -> dict[str, Tensor]:
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """Return the encoder, with projection and prototypes once there are any."""
+        model = super().model_for(server, client)
+        project_in(model, server)
+        return model
+
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        head = server.slots.get(PROTOTYPES)
+        return None if head is None else PrototypesHead(**head)
+
+    def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
         """Return sums over samples in the unit ball, and over differences of both warps."""
-        points = _in_ball(embed(None) / self._clip, 1.0)
+        embed = partial(self._embedded, client, slots)
+        points = _in_ball(embed() / self._clip, 1.0)
         sums = {
             COUNT: torch.tensor([float(len(points))], dtype=torch.float64),
             TOTAL: off_lattice(points).sum(dim=0),
@@ -181,7 +201,7 @@ class NoisyPrototypes:
         slots: Slots = {
             PROJECTION: {"mean": on_lattice(mean * self._clip), "directions": directions(steps)},
             CENTROIDS: {CENTROIDS: on_lattice(starts / starts.norm(dim=1, keepdim=True))},
-            SUMS: self._no_sums(),
+            **self._lloyd.no_sums(self._prototypes),
         }
         return server.advance(phase, slots)
 
@@ -215,9 +235,26 @@ class NoisyPrototypes:
         )
         return {PROTOTYPES: found.tensors}
 
-    def _no_sums(self) -> dict[str, Tensor]:
-        shape = (self._prototypes, self._components + 1)
-        return {SUMS: torch.zeros(shape, dtype=torch.float64)}
+
+class PrivateConcord(NoisyPrototypes):
+    """Concord under `privacy.dp`: its directions keep off what warps of images change."""
+
+    def __init__(self, config: Concord.Config, task: Task) -> None:
+        sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
+        warps = warps_of(sizes.pairs() if len(task.shape) == 3 else [], task.shape)
+        super().__init__(config, task, config.components, warps=warps, ridge=config.ridge)
+
+
+class PrivatePrototypes(NoisyPrototypes):
+    """Prototypes under `privacy.dp`."""
+
+    def __init__(self, config: Prototypes.Config, task: Task) -> None:
+        if config.clustering == "hdbscan":
+            raise ConfigError(
+                "method.clustering=hdbscan: under privacy.dp there are too few prototypes to tell "
+                "dense from sparse; take method.clustering=cut, or leave out privacy.dp."
+            )
+        super().__init__(config, task, _COMPONENTS, cohort=config.participation)
 
 
 def _in_ball(values: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:

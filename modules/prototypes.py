@@ -8,18 +8,16 @@ Clustering: Analysis and an algorithm" (2001). A sample takes the cluster of the
 With `clustering=hdbscan` clusters are where prototypes lie densely, and what lies elsewhere is an
 outlier.
 
-As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all. Under
-`privacy.dp` clients send sums in place of them (`noisy_prototypes`).
+As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, PositiveInt, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from coterie.clustering.dense_prototypes import dense_clusters
 from coterie.clustering.kmeans import counted_means, kmeans
@@ -40,27 +38,25 @@ from coterie.contract import (
     fewest,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.errors import ConfigError
-from coterie.modules.exact_sums import MOMENTS, POINTS, PROTOTYPES, project_in, with_slots
+from coterie.modules.exact_sums import POINTS, PROTOTYPES
 from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
-from coterie.modules.noisy_prototypes import NoisyPrototypes
+from coterie.networks.branch import known_count
 from coterie.networks.prototypes import BoundedPrototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
 
 COUNTS, SCATTER = "counts", "scatter"
-_COMPONENTS = 64
-"""Width of the representation under differential privacy: noise has as many coordinates."""
 
 
 class Prototypes(OnEncoder):
     """One-shot clusters from many local means of at least K samples, sent once."""
 
     rounds = 1
+    private = "coterie.modules.noisy_prototypes:PrivatePrototypes"
 
     class Config(FixedEncoderConfig):
         """Options of prototypes."""
 
-        sums: ClassVar[bool] = True  # under differential privacy; else it averages nothing
+        sums: ClassVar[bool] = True  # in the private form; else it averages nothing
 
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes or, without classes, the
@@ -92,41 +88,18 @@ class Prototypes(OnEncoder):
         super().__init__(task)
         self._config, self._minimum = config, max(config.minimum, task.k_anonymity)
         self._dense = config.clustering == "hdbscan"
-        self._clusters = None if self._dense else config.clusters or task.classes or None
-        if self._clusters == 1:
-            raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
-        self._noisy: NoisyPrototypes | None = None
-        if task.clip is not None and self._dense:
-            raise ConfigError(
-                "method.clustering=hdbscan: under privacy.dp there are too few prototypes to tell "
-                "dense from sparse; take method.clustering=cut, or leave out privacy.dp."
-            )
-        if task.clip is not None:
-            self._noisy = NoisyPrototypes(
-                task.clip,
-                task.features,
-                clusters=self._clusters,
-                prototypes=config.prototypes,
-                components=_COMPONENTS,
-                neighbours=config.neighbours,
-                cohort=config.participation,
-            )
-            self.rounds = self._noisy.rounds
+        self._clusters = None if self._dense else known_count(config.clusters, task)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built and, under differential privacy, moments of zero."""
+        """Return the encoder as built."""
         server = super().init(sizes, seed)
-        if self._noisy is None:
-            enough = [size for size in sizes.values() if size >= self._minimum]
-            most = sum(max(1, size // (2 * self._minimum)) for size in enough)
-            check_enough(most, sum(sizes.values()), self._clusters)
-            return server
-        return with_slots(server, {MOMENTS: self._noisy.start()})
+        enough = [size for size in sizes.values() if size >= self._minimum]
+        most = sum(max(1, size // (2 * self._minimum)) for size in enough)
+        check_enough(most, sum(sizes.values()), self._clusters)
+        return server
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return the only phase; under differential privacy, moments and then iterations."""
-        if self._noisy is not None:
-            return self._noisy.next(server)
+        """Return the only phase."""
         if server.round:
             return None
         most = self._config.prototypes
@@ -157,8 +130,6 @@ class Prototypes(OnEncoder):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return means of at least K of the client's samples, with their numbers and scatter."""
-        if self._noisy is not None:
-            return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         points, config = self._embedded(client, slots), self._config
         most = max(1, len(points) // (2 * self._minimum))
         found = kmeans(
@@ -192,8 +163,6 @@ class Prototypes(OnEncoder):
         Raises:
             RunError: If there are too few.
         """
-        if self._noisy is not None:
-            return self._noisy.after(server, phase, means)
         points, counts, scatter = (
             concatenated(gathered, name) for name in (POINTS, COUNTS, SCATTER)
         )
@@ -213,15 +182,10 @@ class Prototypes(OnEncoder):
             phase, {PROTOTYPES: found.tensors}, {"eigenvalues": [*found.eigenvalues]}
         )
 
-    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster; only differential privacy has sums."""
-        return {} if self._noisy is None else self._noisy.group_sizes(sums)
-
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the encoder, with the projection that noise needs, and prototypes if any."""
+        """Return the encoder, with prototypes once there are any."""
         model = super().model_for(server, client)
         model.outliers = self._dense
-        project_in(model, server)
         return model
 
     def _head_of(self, server: ServerState) -> nn.Module | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from coterie.clustering.kmeans import KMeansResult, counted_means
@@ -20,15 +20,19 @@ def sent_centroids(
     """Return the gathered centroids, without those of fewer samples than the task's k-anonymity."""
     centroids, sizes = counted_means(points, found)
     kept = task.enough(sizes)
-    note = ""
-    if not bool(kept.all()):
-        note = (
-            f"it sends {int(kept.sum())} of {len(centroids)} centroids; the others stand for fewer "
-            f"samples than privacy.k_anonymity={task.k_anonymity}"
-        )
     return Outcome(
         gathered={CENTROIDS: centroids[kept]},
         metrics=metrics or {},
         smallest={CENTROIDS: fewest(sizes[kept])},
-        note=note,
+        note=withheld(kept, task),
+    )
+
+
+def withheld(kept: Bool[Tensor, "k"], task: Task) -> str:
+    """Return a note on centroids that are not sent; "" if all are."""
+    if bool(kept.all()):
+        return ""
+    return (
+        f"it sends {int(kept.sum())} of {len(kept)} centroids; the others stand for fewer "
+        f"samples than privacy.k_anonymity={task.k_anonymity}"
     )

@@ -28,7 +28,7 @@ from coterie.networks.encoders import Encoder, Raw
 from coterie.networks.mirrored import Mirrored
 from coterie.networks.orientations import Orientations
 from coterie.networks.prototypes import LatticeProjection
-from coterie.networks.warps import Warp, WarpSizes
+from coterie.networks.warps import WarpSizes, warps_of
 
 FEATURES, WIDE = "features", "wide"
 
@@ -44,7 +44,7 @@ class OnViews(OnExactSums):
         super().__init__(task)
         images = len(task.shape) == 3
         exact = isinstance(task.encoder, (Orientations, Raw))
-        self._mirrored = images and not exact and task.clip is None
+        self._mirrored = images and not exact
         self._warps = sizes.pairs() if images and not self._mirrored else []
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
@@ -84,7 +84,8 @@ class OnViews(OnExactSums):
         if not self._warps:
             return sums, None
         within = torch.zeros_like(sums[PRODUCTS])
-        for away in differences(client, self._warp_pairs(), partial(self._features, client, slots)):
+        pairs = warps_of(self._warps, self._task.shape)
+        for away in differences(client, pairs, partial(self._features, client, slots)):
             within += products(away)
         return {**sums, WARPED: within}, None
 
@@ -104,10 +105,3 @@ class OnViews(OnExactSums):
             name: on_lattice(LatticeProjection(**slots[slot])(values)).to(torch.int16)
             for name, slot in ((POINTS, PROJECTION), (WIDE, WIDE))
         }
-
-    def _warp_pairs(self) -> list[tuple[Warp, Warp]]:
-        """Return the warps; none for vectors."""
-        if not self._warps:
-            return []
-        _, height, width = self._task.shape
-        return [(Warp(up, height, width), Warp(down, height, width)) for up, down in self._warps]

@@ -21,8 +21,8 @@ def test_a_change_of_a_test_or_of_a_builder_touches_its_users_alone() -> None:
     own = "tests/unit/modules/test_kfed.py"
     assert touched([own]) == [own]
     users = {own, "tests/unit/clustering/test_one_shot.py"}
-    others = ("concord", "ffcm", "kmeans", "noisy_prototypes", "prototypes", "synthesis", "turtle")
-    users |= {f"tests/unit/modules/test_{method}.py" for method in others}
+    others = "concord ffcm kmeans noisy_lloyd noisy_prototypes prototypes synthesis turtle"
+    users |= {f"tests/unit/modules/test_{method}.py" for method in others.split()}
     assert set(touched(["tests/builders/vectors.py"])) == users
 
 

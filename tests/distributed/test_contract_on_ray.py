@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coterie.config.schema import ClusterConfig
+from coterie.contract.method import build_method
 from coterie.distributed.backend import RayBackend
-from coterie.execution.build import build_method
 from coterie.execution.device import device_name
 from coterie.execution.packing import Packed
 from coterie.rounds.loop import Loop
@@ -24,9 +24,8 @@ def on_ray(workload, actors):
     workload = replace(workload, config=workload.config.model_copy(update={"cluster": cluster}))
     backend = RayBackend(workload, lambda: None)
     try:
-        loop = Loop(
-            build_method(workload), backend, workload, Quiet(), lambda state, committed: None
-        )
+        method = build_method(workload.config.method, workload.task)
+        loop = Loop(method, backend, workload, Quiet(), lambda state, committed: None)
         state = start(loop)
         loop.run(state)
         assert backend.devices == {device_name(torch.device("cpu"))}

@@ -240,11 +240,11 @@ class Probe(ClientActor):
 @pytest.mark.slow
 def test_actors_view_the_data_and_do_not_copy_it(cluster):
     from coterie.commands.compose import compose
-    from coterie.distributed.fleet import _place
+    from coterie.distributed.actors import StoredWorkload
     from coterie.run.setup import assemble
 
     assembly = assemble(compose("experiment=fedmcc_digits"))
     assert assembly.workload.samples["train"].dtype == np.uint8
-    probe = ray.remote(Probe).remote(_place(assembly.workload), None)
+    probe = ray.remote(Probe).remote(StoredWorkload.of(assembly.workload), None)
     assert ray.get(probe.samples.remote()) == (False, False, "uint8")
     ray.kill(probe)

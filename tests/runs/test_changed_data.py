@@ -124,6 +124,16 @@ def test_other_clients_do_not_fit_a_server_that_knows_each(tmp_path):
         train(tmp_path, "ifca_digits", 2, "resume=true", "accept_changed_data=true")
 
 
+@pytest.mark.parametrize("change", [{"names": ("abe", "ann", "bob")}, {"seed": 1}, {"each": 21}])
+def test_a_private_run_has_one_data_set(tmp_path, change):
+    private = ["privacy.dp.clip=1", "privacy.dp.noise_multiplier=2", "privacy.dp.delta=1e-2"]
+    write(tmp_path / "data.npz")
+    train(tmp_path, "fedavg_digits", 1, *private)
+    write(tmp_path / "data.npz", **change)
+    with pytest.raises(ConfigError, match=r" put it back as it was, or begin a new run\.$"):
+        train(tmp_path, "fedavg_digits", 2, *private, "resume=true", "accept_changed_data=true")
+
+
 def test_clients_keep_their_states_by_name():
     state = RunState(
         server=ServerState(slots={}),

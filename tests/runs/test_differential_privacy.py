@@ -34,6 +34,8 @@ ORCHESTRA = (
     "checkpoint.every=1",
 )
 KEY = "ab" * 32
+SUBCLASSES = "tests.builders.inflates"
+"""Of methods that have a private form, which they do not inherit."""
 
 
 @pytest.fixture
@@ -356,6 +358,15 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
         ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip and noise_multiplier too"),
         ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
+        (
+            "concord",
+            ("method.prototypes=30", "privacy.dp.clip=0.1", "privacy.dp.noise_multiplier=2000"),
+            "noise_multiplier=2000: the noise of a sum would have a deviation of 4e.*, over 2048",
+        ),
+        *(
+            (kind.lower(), (*NOISE, f"method.target={SUBCLASSES}:{kind}"), "clients send")
+            for kind in ("KMeans", "Concord", "Prototypes")
+        ),
         ("kmeans", ("privacy.dp.clip=600", NOISE[1]), "1000; change one of the two, or scale the"),
     ],
 )

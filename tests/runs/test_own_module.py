@@ -16,7 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from coterie import Federation, compose, load_model
+from coterie.contract.loaders import Source
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
+from coterie.execution.own_trainer import materialised
 from coterie.jobs import show
 from coterie.jobs.train import main
 from tests.builders.observers import Silent
@@ -238,6 +240,37 @@ def test_modules_of_either_package_and_late_layers(tmp_path, kind):
     run = federated(tmp_path, kind(), TensorDataset(*tensors()))
     assert rows(run)[1]["mean"] < rows(run)[0]["mean"]
     assert run.module.layer.weight.shape == (3, 4)
+
+
+class KeepsStatistics(Lazy):
+    """One that keeps what it can of the first batch: in buffers and in its first weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.scale = None
+
+    def training_step(self, batch, batch_idx):
+        points = self.norm(batch[0])
+        if self.scale is None:
+            self.scale = nn.Parameter(batch[0].mean(0))
+            self.register_buffer("first", batch[0][0].clone())
+        return super().training_step((points * self.scale, batch[1]), batch_idx)
+
+
+def test_late_layers_are_built_without_the_values_of_the_data():
+    points, labels = tensors()
+    found = []
+    for data in (points, points + 100):
+        source = Source(loader=DataLoader(TensorDataset(data, labels), 6))
+        torch.manual_seed(0)
+        found.append(materialised(KeepsStatistics(), lambda source=source: source))
+    first, second = (module.state_dict() for module in found)
+    assert first.keys() == second.keys()
+    assert {"first", "scale", "layer.weight", "norm.running_mean"} <= first.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert first["norm.running_mean"].eq(0).all()
+    assert first["norm.running_var"].eq(1).all()
 
 
 @pytest.mark.parametrize("kind", [BoringModel, ManualOptimBoringModel])

@@ -10,7 +10,7 @@ two, rounding to an integer and the remainder are. Both precisions give the same
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +98,23 @@ class FixedPointSum:
             found = whole / _HIGH + (part / (_HIGH * _LOW) + rest / self.weight)
             mean.copy_(narrowed(found, dtype))
         return means
+
+    def is_possible(self, layout: "Layout", limits: Collection[int | None]) -> bool:
+        """Return whether contributions of clients can add up to this.
+
+        Args:
+            layout: Of the slot.
+            limits: Each client's largest weight; None where contributions count alike.
+        """
+        means = sum(_MAX_VALUE if limit is None else _REACH * limit for limit in limits)
+        most = means if layout.sum_limit is None else layout.sum_limit * len(limits)
+        return (
+            0 < self.weight <= sum(1 if limit is None else limit for limit in limits)
+            and 0 <= self.bound <= most * _HIGH + self.weight
+            and magnitude(self.high) <= self.bound
+            and magnitude(self.low) <= self.weight * _LOW / 2
+            and all(_is_whole(block) for limb in (self.high, self.low) for block in _blocks(limb))
+        )
 
     def __reduce__(self) -> tuple[Callable[..., "FixedPointSum"], tuple[object, ...]]:
         """Pickle as NumPy arrays, which move between processes without a copy."""
@@ -305,6 +322,11 @@ def totals(
 ) -> dict[str, FixedPointSum]:
     """Return each slot's sum, in alphabetical order; zeros without contributions."""
     return {slot: sums.get(slot) or layouts[slot].zeros() for slot in sorted(layouts)}
+
+
+def _is_whole(block: tuple[Tensor, ...]) -> bool:
+    (values,) = block
+    return not values.is_floating_point() or bool((values == values.round()).all())
 
 
 def magnitude(values: Tensor) -> float:

@@ -9,12 +9,10 @@ the same numbers and spends nothing; if its sum is another one, its noise is fre
 """
 
 import hmac
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import chain
 from typing import ClassVar
 
@@ -26,7 +24,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.clipping import STEPS, Sensitivity, clipped
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.aggregation.exact import ExactMeans, totals
-from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
+from coterie.aggregation.noise_checks import check_noise, sensitivity, sigma, sums_a_phase
 from coterie.aggregation.sample_noise import SampleNoise, noisy_training
 from coterie.aggregation.stage import (
     Contribution,
@@ -144,7 +142,10 @@ class Noise(Stage):
     ) -> AbstractContextManager[None]:
         """Have the module's optimiser step by noisy gradients, if the task asks for it."""
         noise: SampleNoise | None = task.data
-        return nullcontext() if noise is None else noisy_training(module, plan, noise)
+        if noise is None:
+            return nullcontext()
+        task.epochs.append(noise.epochs + 1 if plan.epochs is None else plan.epochs)
+        return noisy_training(module, plan, noise, sum(task.epochs))
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Clip the update, and drop everything else that no noise protects."""
@@ -182,7 +183,9 @@ class Noise(Stage):
         self._pay(run, tag.hex())
         stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
         noise = discrete_gaussian(stream, deviation, len(whole))
-        noisy = torch.from_numpy(whole + np.where(_statistics(run), 0, noise)).double() / STEPS
+        if bound.clips:  # clients send no update of running statistics
+            noise = np.where(_statistics(run), 0, noise)
+        noisy = torch.from_numpy(whole + noise).double() / STEPS
         layouts = {slot: run.layouts[slot] for slot in sorted(run.layouts)}
         parts = torch.split(noisy, [layout.elements for layout in layouts.values()])
         means = {}
@@ -256,12 +259,6 @@ class Noise(Stage):
         assert self._dp.noise_multiplier is not None  # as there is a clip
         releases = self._epochs * max(asked.values(), default=0)
         return epsilon(releases, self._dp.noise_multiplier, self._dp.delta)
-
-
-def sigma(config: DPConfig, steps: int) -> int:
-    """Return the noise's standard deviation for a sensitivity, both in steps, rounded up."""
-    assert config.noise_multiplier is not None  # as there is a clip
-    return math.ceil(Fraction(config.noise_multiplier) * steps)
 
 
 def place(phase: Phase) -> str:

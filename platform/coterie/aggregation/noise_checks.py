@@ -6,6 +6,8 @@ from fractions import Fraction
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
+from coterie.aggregation.discrete_gaussian import LARGEST
+from coterie.aggregation.own_gradients import check_own_gradients
 from coterie.aggregation.sample_noise import check_installed, check_unmixed
 from coterie.aggregation.stage import Start, besides_sums
 from coterie.config.method import MethodConfig
@@ -41,9 +43,13 @@ def check_noise(start: Start) -> None:
             "each client; choose a method without groups, such as fedavg."
         )
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
+    for found in bounds:
+        sigma(dp, STEPS if found is None else found.steps)
     bound = bounds[0]
     if bound is None:
-        check_unmixed(method.model_for(start.server, None))
+        model = method.model_for(start.server, None)
+        check_unmixed(model)
+        check_own_gradients(model.encoder, start.shape)
     if bound is not None and bound.clips:
         _check_statistics(method, start.server)
         _check_numbers(dp, len(start.sizes), "clients", 1)
@@ -81,6 +87,23 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
             f"of what they received, so it cannot be clipped; {_OTHERS}"
         )
     return Sensitivity(math.floor(Fraction(config.clip) * STEPS), clips=True)
+
+
+def sigma(config: DPConfig, steps: int) -> int:
+    """Return the noise's standard deviation for a sensitivity, both in steps, rounded up.
+
+    Raises:
+        ConfigError: If no noise is so large.
+    """
+    assert config.noise_multiplier is not None  # as there is a clip
+    found = math.ceil(Fraction(config.noise_multiplier) * steps)
+    if found > LARGEST:
+        raise ConfigError(
+            f"privacy.dp.noise_multiplier={config.noise_multiplier:g}: the noise of a sum would "
+            f"have a deviation of {found / STEPS:.3g}, over {LARGEST / STEPS:g}; lower it, or "
+            "privacy.dp.clip."
+        )
+    return found
 
 
 def sums_a_phase(config: RunConfig) -> int:

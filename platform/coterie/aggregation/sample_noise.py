@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import torch
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from coterie.aggregation.clipping import STEPS
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
+from coterie.aggregation.own_gradients import sample_hooks
 from coterie.contract.client import Plan
 from coterie.errors import ConfigError, ContractError
 from coterie.precision import widened
@@ -70,21 +71,28 @@ def check_installed() -> None:
 
 
 @contextlib.contextmanager
-def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> Iterator[None]:
+def noisy_training(
+    module: LightningModule, plan: Plan, noise: SampleNoise, epochs: int
+) -> Iterator[None]:
     """Make the module's optimiser step by clipped and noisy gradients within the context.
+
+    Args:
+        module: The module to train.
+        plan: How it trains.
+        noise: What is paid for.
+        epochs: Those of the plan, and of what the task has trained before.
 
     Raises:
         ConfigError: If a sample has no gradient of its own in the module.
-        ContractError: If the plan is longer than what is paid for.
+        ContractError: If these are more than what is paid for.
     """
-    from opacus.grad_sample import GradSampleHooks  # seconds that only private training needs
-
-    if plan.epochs is None or plan.epochs > noise.epochs:
+    if epochs > noise.epochs:
         raise ContractError(
             f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
         )
     check_unmixed(module)
-    hooks = GradSampleHooks(module, loss_reduction="mean", strict=False)  # checked above
+    own = replace(noise, key=hmac.digest(noise.key, f"to epoch {epochs}".encode(), "sha256"))
+    remove_hooks = sample_hooks(module, "mean")
     configure = module.configure_optimizers
 
     def noisy() -> Optimizer:
@@ -94,7 +102,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
                 "privacy.dp.unit=sample: configure_optimizers gave a "
                 f"{type(found).__name__}; return one optimiser."
             )
-        return noisy_optimizer(found, noise, plan.batch_size)
+        return noisy_optimizer(found, own, plan.batch_size)
 
     module.configure_optimizers = noisy  # type: ignore[method-assign]
     try:
@@ -103,7 +111,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
             yield
     finally:
         del module.configure_optimizers
-        hooks.cleanup()
+        remove_hooks()
 
 
 def noisy_optimizer(optimizer: Optimizer, noise: SampleNoise, batch_size: int) -> Optimizer:

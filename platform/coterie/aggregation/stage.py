@@ -32,6 +32,7 @@ class Start:
     """A run before its first phase.
 
     Attributes:
+        shape: A sample's shape.
         sizes: Client to its number of samples.
         cohort: Gives the number of clients that a phase takes, if none drops out.
     """
@@ -39,6 +40,7 @@ class Start:
     config: RunConfig
     method: Method
     server: ServerState
+    shape: tuple[int, ...]
     sizes: Mapping[int, int]
     cohort: Callable[[Phase], int]
 
@@ -88,6 +90,7 @@ class StageTask:
         phase_data: What the stage's `request` returned in the driver, or None.
         data: What the stage's `tasks` gave for this client, or None.
         state: What the stage kept for the client at its last task; empty at first.
+        epochs: Of the trainings so far.
     """
 
     phase: Phase
@@ -99,6 +102,7 @@ class StageTask:
     phase_data: Any = None
     data: Any = None
     state: Tensors = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

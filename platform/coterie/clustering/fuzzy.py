@@ -23,12 +23,14 @@ class FuzzyMeans:
         centroids: Σ_i u_ij^m x_i / Σ_i u_ij^m, in the points' dtype.
         memberships: Σ_i u_ij, the clusters' supports, for the same u.
         powers: Σ_i u_ij^m.
+        largest: max_i u_ij^m, the most that one sample adds to these.
         objective: (1/n) Σ_ij u_ij^m ‖x_i − c_j‖², at the previous centroids, which gave these u.
     """
 
     centroids: Float[Tensor, "k d"]
     memberships: Float64[Tensor, "k"]
     powers: Float64[Tensor, "k"]
+    largest: Float64[Tensor, "k"]
     objective: float
 
 
@@ -81,6 +83,7 @@ def fuzzy_means(
         centroids=centres.to(points.dtype),
         memberships=totals.memberships,
         powers=totals.powers,
+        largest=totals.largest,
         objective=totals.objective / len(points),
     )
 
@@ -98,10 +101,11 @@ def ratio_where_positive(
 
 @dataclass(frozen=True, kw_only=True)
 class _Totals:
-    """Sums over all points: Σ u, Σ u^m, Σ u^m x, Σ u^m d²."""
+    """Over all points: Σ u, Σ u^m, max u^m, Σ u^m x, Σ u^m d²."""
 
     memberships: Float64[Tensor, "k"]
     powers: Float64[Tensor, "k"]
+    largest: Float64[Tensor, "k"]
     sums: Float64[Tensor, "k d"]
     objective: float
 
@@ -109,7 +113,7 @@ class _Totals:
 def _pass(
     points: Float[Tensor, "n d"], centroids: Float64[Tensor, "k d"], fuzziness: float
 ) -> _Totals:
-    members, powers = centroids.new_zeros(2, len(centroids))
+    members, powers, largest = centroids.new_zeros(3, len(centroids))
     sums, objective = torch.zeros_like(centroids), 0.0
     for block in torch.split(points, _ROWS):
         rows = block.double()
@@ -119,9 +123,12 @@ def _pass(
         u = _shares(squared, fuzziness)
         power = u.pow(fuzziness)
         members, powers = members + u.sum(dim=0), powers + power.sum(dim=0)
+        largest = torch.maximum(largest, power.amax(dim=0))
         sums = sums + power.T @ rows
         objective += float((power * squared).sum())
-    return _Totals(memberships=members, powers=powers, sums=sums, objective=objective)
+    return _Totals(
+        memberships=members, powers=powers, largest=largest, sums=sums, objective=objective
+    )
 
 
 def _shares(squared: Float64[Tensor, "n k"], fuzziness: float) -> Float64[Tensor, "n k"]:

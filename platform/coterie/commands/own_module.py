@@ -13,7 +13,7 @@ from coterie.config.explain import one_of
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
-from coterie.contract.loaders import Source, data_with
+from coterie.contract.loaders import Source
 from coterie.contract.observer import Observer
 from coterie.contract.own_module import check_module, own_base
 from coterie.errors import ConfigError
@@ -188,7 +188,7 @@ def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
         module = None
     else:
         check_module(module, trainer)
-        module = materialised(module, lambda: _first_loader(config))
+        module = materialised(module, lambda: _source(config))
     method.attach(module, followers, {k: v for k, v in trainer.items() if not _is_plain(v)})
 
 
@@ -205,11 +205,10 @@ def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> 
         plain[section] = {**(plain.get(section) or {}), **own}
 
 
-def _first_loader(config: RunConfig) -> dict[str, Any]:
-    """Return the arguments of `Trainer.fit` for the data of a config."""
-    data = load_target(target_of(config.data))(config.data).arrays()
-    source: Source = data.samples.sources[0]
-    return data_with(source, source.loader, None)
+def _source(config: RunConfig) -> Source:
+    """Return the first data set of a config's data."""
+    source: Source = load_target(target_of(config.data))(config.data).arrays().samples.sources[0]
+    return source
 
 
 def _class_of(given: Any) -> dict[str, Any]:

@@ -107,9 +107,14 @@ def load_component(
 def dump_config(config: RunConfig) -> dict[str, Any]:
     """Return the whole configuration, defaults included, as plain values for YAML or JSON.
 
-    `load_config` restores an equal one.
+    `load_config` restores an equal one, but for the arguments of loggers that are named by class:
+    these may be keys and passwords, and a stored config is read by many.
     """
     values = config.model_dump(mode="json")
+    values["tracking"]["loggers"] = [
+        one if isinstance(one, str) else {"target": one["target"]}
+        for one in values["tracking"]["loggers"]
+    ]
     for name in COMPONENTS:
         values[name] = {"target": target_of(getattr(config, name)), **values[name]}
     return values

@@ -10,7 +10,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from coterie.config.component import dumped, parse_component
+from coterie.config.component import dumped, load_target, parse_component, target_of
 from coterie.config.method import MethodConfig
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
@@ -116,6 +116,8 @@ class Method(Protocol):
             parameter element by element, and uses neither outputs nor batch.
         scalable: Whether the loss of each training step reaches a parameter: the gradient scaler of
             `precision=16-mixed` takes no step without.
+        private: The class that takes its place under `privacy.dp`, with the same config, as
+            `package.module:Name`; by default none. It counts for the class itself only.
         fewest_samples: Samples that a client needs; with fewer the partition is refused, but of
             clients that the data names, `faults` decides.
         rounds: Number of rounds.
@@ -124,6 +126,7 @@ class Method(Protocol):
     needs_labels: ClassVar[bool] = False
     vmappable: ClassVar[bool] = False
     scalable: ClassVar[bool] = True
+    private: ClassVar[str | None] = None
     fewest_samples: ClassVar[int] = 2
     rounds: int
 
@@ -177,6 +180,14 @@ class Method(Protocol):
     @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the model to evaluate and save: the server's (None), or that of a client."""
+
+
+def build_method(config: MethodConfig, task: Task) -> Method:
+    """Build the method that the config names, under differential privacy its private form."""
+    kind = load_target(target_of(config))
+    private = None if task.clip is None else vars(kind).get("private")
+    method: Method = (load_target(private) if private else kind)(config, task)
+    return method
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from coterie.aggregation.limits import Limits
 from coterie.distributed.actors import ObjectKey, Report
 from coterie.distributed.event_checks import StrangeEventError, check_events
 from coterie.execution.events import (
@@ -135,8 +136,8 @@ def read_events(stream: Any, call: Call, keep: Callable[[Any], Handle]) -> list[
         Exception: The actor's error, or one of `LOST`.
     """
     report: Report = fetch(next(stream))
-    clients = {task.client for task in call.request.tasks}
-    check_events(report.events, call.id, clients, call.request.layouts)
+    limits = {task.client: task.stages.get(Limits.name) for task in call.request.tasks}
+    check_events(report.events, call.id, limits, call.request.layouts)
     handles = {key: keep(next(stream)) for key in report.objects}
     return [_attach(event, handles) for event in report.events]
 

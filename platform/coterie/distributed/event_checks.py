@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.aggregation.exact import FixedPointSum, Layout
@@ -18,30 +19,35 @@ class StrangeEventError(Exception):
 
 
 def check_events(
-    events: Sequence[Event], call: int, clients: Collection[int], layouts: Mapping[str, Layout]
+    events: Sequence[Event],
+    call: int,
+    limits: Mapping[int, int | None],
+    layouts: Mapping[str, Layout],
 ) -> None:
     """Check events against the call that they came from.
 
     Args:
         events: The events.
         call: The call.
-        clients: The clients whose tasks are in it.
+        limits: Clients whose tasks are in it to their largest weights; None where contributions
+            count alike.
         layouts: Slot to the layout of its contributions.
 
     Raises:
         StrangeEventError: If there is none, or one is of another call, another client, or another
             form.
     """
-    if not events or not all(_is_of(event, call, clients, layouts) for event in events):
+    if not events or not all(_is_of(event, call, limits, layouts) for event in events):
         raise StrangeEventError
 
 
 def _is_of(
-    event: object, call: int, clients: Collection[int], layouts: Mapping[str, Layout]
+    event: object, call: int, limits: Mapping[int, int | None], layouts: Mapping[str, Layout]
 ) -> bool:
     match event:
         case CallDone(call=int(own)):
-            return own == call and _is_line(event.device) and _are_sums(event.sums, layouts)
+            formed = _is_line(event.device) and _are_sums(event.sums, layouts, limits.values())
+            return own == call and formed
         case ClientStarted(call=int(own), client=int(client)):
             formed = True
         case ClientResult(call=int(own), client=int(client)):
@@ -50,7 +56,7 @@ def _is_of(
             formed = _is_line(event.message)
         case _:
             return False
-    return own == call and client in clients and formed
+    return own == call and client in limits and formed
 
 
 def _is_result(event: ClientResult) -> bool:
@@ -75,18 +81,24 @@ def _is_packed(packed: object) -> bool:
     return True
 
 
-def _are_sums(sums: object, layouts: Mapping[str, Layout]) -> bool:
+def _are_sums(sums: object, layouts: Mapping[str, Layout], limits: Collection[int | None]) -> bool:
     if not (isinstance(sums, Mapping) and sums.keys() <= layouts.keys()):
         return False
-    return all(_is_sum(found, layouts[slot].elements) for slot, found in sums.items())
+    return all(_is_sum(found, layouts[slot], limits) for slot, found in sums.items())
 
 
-def _is_sum(found: object, elements: int) -> bool:
+def _is_sum(found: object, layout: Layout, limits: Collection[int | None]) -> bool:
     return (
         isinstance(found, FixedPointSum)
-        and all(isinstance(t, Tensor) and t.shape == (elements,) for t in (found.high, found.low))
-        and all(type(n) is int and n >= 0 for n in (found.weight, found.bound))
+        and all(_is_limb(limb, layout.elements) for limb in (found.high, found.low))
+        and all(type(n) is int for n in (found.weight, found.bound))
+        and found.is_possible(layout, limits)
     )
+
+
+def _is_limb(limb: object, elements: int) -> bool:
+    kinds = (torch.int64, torch.float64)
+    return isinstance(limb, Tensor) and limb.shape == (elements,) and limb.dtype in kinds
 
 
 def _are_counts(counts: object) -> bool:

@@ -1,4 +1,4 @@
-"""Builds what a process runs: method, worker and predictor."""
+"""Builds what a process runs: worker and predictor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,8 +6,7 @@ from functools import partial
 import torch
 
 from coterie.aggregation.compose import compose_stages
-from coterie.config.component import load_target, target_of
-from coterie.contract.method import Method
+from coterie.contract.method import build_method
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.seeds import derive_seed
 from coterie.execution.backend import Workload
@@ -20,14 +19,6 @@ from coterie.execution.trainer import local_trainer
 from coterie.execution.vmap_tasks import VmapTasks
 from coterie.execution.vmap_trainer import VmapTrainer
 from coterie.execution.worker import Deadline, Resolve, Worker
-
-
-def build_method(workload: Workload) -> Method:
-    """Build the method that the config names."""
-    method: Method = load_target(target_of(workload.config.method))(
-        workload.config.method, workload.task
-    )
-    return method
 
 
 def build_worker(
@@ -55,7 +46,7 @@ def build_worker(
         pool = ModulePool(seed, partial(compile_encoders, mode=config.compile))
     if isinstance(trainer, VmapTrainer):
         vmapped = VmapTasks(trainer=trainer, size=config.cluster.vmap_clients, pool=pool)
-    method = build_method(workload)
+    method = build_method(config.method, workload.task)
     if config.compile or isinstance(method, FederatesModule):  # which may compile parts, too
         keep_compiled_private()
     return Worker(

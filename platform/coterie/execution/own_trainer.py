@@ -5,7 +5,7 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import torch
 from lightning import Callback
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from coterie.contract.loaders import data_with
+from coterie.contract.loaders import Source, data_with
 from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
@@ -161,8 +162,25 @@ class _BeforeTheFirstStep(Callback):
         raise _EnoughError
 
 
-def materialised(module: Any, loader: Any) -> Any:
+class _Blank:
+    """A loader's first batch, with zeros in place of its values."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield apply_to_collection(next(iter(self._loader)), Tensor, torch.zeros_like)
+
+    def __len__(self) -> int:
+        return 1
+
+
+def materialised(module: Any, source: Callable[[], Source]) -> Any:
     """Return a module with its lazy parameters, and the layers that `setup` builds, in place.
+
+    Args:
+        module: A LightningModule.
+        source: Opens its data, whose values the result does not depend on.
 
     Returns:
         The module itself if nothing is missing, else a copy after one forward pass.
@@ -174,7 +192,11 @@ def materialised(module: Any, loader: Any) -> Any:
     engine = LightningTrainer(accelerator="cpu")
     with seeded_everywhere(0), _quiet(), contextlib.suppress(_EnoughError):
         trainer = _build(engine, whole, {"limit_val_batches": 0}, 1, [_BeforeTheFirstStep()])
-        trainer.fit(whole, **loader())
+        opened = source()
+        trainer.fit(whole, **data_with(opened, _Blank(opened.loader), None))
+    for name, kept in module.named_buffers():
+        if not is_lazy(kept):
+            whole.get_buffer(name).copy_(kept)
     whole.zero_grad(set_to_none=True)
     whole._trainer = None
     return whole

@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from coterie.config.component import Component, load_target, parse_component, target_of
+from coterie.config.component import Component, parse_component
 from coterie.config.explain import show
 from coterie.config.regular_files import open_regular
 from coterie.config.stored import read_stored_config
 from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.method import Task
+from coterie.contract.method import Task, build_method
 from coterie.contract.phase import ServerState
 from coterie.contract.section_checks import check_section
 from coterie.errors import ConfigError, ContractError, DataError, reason
@@ -128,6 +128,8 @@ def _build(
     folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
 ) -> Clusterer:
     """Build the network from a server state of the right shapes, with all values zero."""
+    privacy = read_stored_config(folder / CONFIG).get("privacy") or {}
+    clip = privacy.get("dp", {}).get("clip")  # under noise, Concord encodes no mirror images
     try:
         task = Task(
             shape=tuple(description["input"]["shape"]),
@@ -135,6 +137,7 @@ def _build(
             encoder=self_contained(sections["encoder"], folder),  # type: ignore[arg-type]  # checked when it is called
             augmentation=sections["augmentation"],  # type: ignore[arg-type]
             dtype=getattr(torch, description["dtype"]),
+            clip=clip,
         )
         state = description["server"]
         slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
@@ -145,8 +148,7 @@ def _build(
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
-    method = load_target(target_of(sections["method"]))(sections["method"], task)
-    model: Clusterer = method.model_for(server, None)
+    model = build_method(sections["method"], task).model_for(server, None)  # type: ignore[arg-type]
     if head == "centroids":
         return with_head(model, Centroids(torch.zeros(clusters, features)))
     if head == "prototypes":

@@ -37,6 +37,14 @@ class ContrastiveBranch(nn.Module):
         )
 
 
+def known_count(configured: int | None, task: Task) -> int | None:
+    """Return the number of clusters, as configured or else of the data's classes; refuse one."""
+    count = configured or task.classes or None
+    if count == 1:
+        raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
+    return count
+
+
 def cluster_count(configured: int | None, task: Task) -> int:
     """Return the number of clusters: as configured, else the data's number of classes.
 

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Literal
 
-from torch import nn
-from torchvision.models import resnet18, resnet34, resnet50
+from torch import Tensor, nn
+from torchvision.models import resnet
 
 from coterie.networks.encoders import (
     Encoder,
@@ -16,7 +16,31 @@ from coterie.networks.encoders import (
     normalisation,
 )
 
-_DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
+
+class _Basic(resnet.BasicBlock):  # type: ignore[misc]
+    """A block of two convolutions whose sum is a new tensor, so that hooks can read its parts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.relu(self.bn1(self.conv1(x)))
+        found = self.bn2(self.conv2(found))
+        return self.relu(found + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
+
+
+class _Bottleneck(resnet.Bottleneck):  # type: ignore[misc]
+    """A block of three convolutions whose sum is a new tensor, so that hooks can read its parts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.relu(self.bn1(self.conv1(x)))
+        found = self.relu(self.bn2(self.conv2(found)))
+        found = self.bn3(self.conv3(found))
+        return self.relu(found + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
+
+
+_DEPTHS: dict[int, tuple[type[_Basic] | type[_Bottleneck], list[int], int]] = {
+    18: (_Basic, [2, 2, 2, 2], 512),
+    34: (_Basic, [3, 4, 6, 3], 512),
+    50: (_Bottleneck, [3, 4, 6, 3], 2048),
+}
 
 
 class ResNet(ScalableConfig):
@@ -40,8 +64,8 @@ class ResNet(ScalableConfig):
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
         channels, _, _ = image_shape("ResNet", shape, smallest=1)
-        constructor, blocks = _DEPTHS[self.depth]
-        network = constructor(weights=None, norm_layer=partial(normalisation, self.norm))
+        block, layers, blocks = _DEPTHS[self.depth]
+        network = resnet.ResNet(block, layers, norm_layer=partial(normalisation, self.norm))
         features = self.features or blocks
         network.fc = nn.Linear(blocks, features) if self.features else nn.Identity()
         if self.stem == "small":

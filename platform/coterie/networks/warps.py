@@ -4,6 +4,7 @@ A method that must not depend on how samples are grouped cannot draw a view per 
 the same few warps to all of them: a pair for each parameter of an affine map, one to either side.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +90,13 @@ class Warp:
         for places, weights in self._corners:
             total.addcmul_(pixels.index_select(0, places), weights[:, None, None])
         return (total >> 8).to(torch.uint8).permute(1, 2, 0).reshape(images.shape)
+
+
+def warps_of(
+    pairs: Iterable[tuple[Affine, Affine]], shape: Sequence[int]
+) -> list[tuple[Warp, Warp]]:
+    """Return the warps of these pairs of maps, for images of this shape."""
+    return [(Warp(up, *shape[-2:]), Warp(down, *shape[-2:])) for up, down in pairs]
 
 
 def _centres(side: int) -> Float64[np.ndarray, "side"]:

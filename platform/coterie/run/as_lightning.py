@@ -4,7 +4,7 @@ from lightning import LightningDataModule, LightningModule
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.method import TrainsModule
+from coterie.contract.method import TrainsModule, build_method
 from coterie.errors import ConfigError
 from coterie.run.data import task_of
 
@@ -34,7 +34,7 @@ def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModul
         )
     data.batch_size = getattr(config.method, "batch_size", 128)  # type: ignore[attr-defined]
     task = task_of(config, data.arrays())  # type: ignore[attr-defined]  # as all data has
-    method = load_target(target_of(config.method))(config.method, task)
+    method = build_method(config.method, task)
     if not isinstance(method, TrainsModule):
         name = target_of(config.method).rpartition(":")[2]
         raise ConfigError(f"method={name}: its clients train no module; choose one that trains.")

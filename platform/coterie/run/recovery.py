@@ -128,7 +128,10 @@ class Recovery:
             return
         accepted = self.config.accept_changed_data
         metadata = loaded.state.server.metadata
-        changed = check_same_data(loaded.data, self.data, metadata, accepted=accepted)
+        private = self.config.privacy.dp.clip is not None
+        changed = check_same_data(
+            loaded.data, self.data, metadata, accepted=accepted, private=private
+        )
         if changed:
             follow_clients(loaded.state, loaded.data, self.data)
             after = f"after round {loaded.state.server.round}"

@@ -62,7 +62,12 @@ def fingerprint(
 
 
 def check_same_data(
-    then: Mapping[str, Any], now: Mapping[str, Any], metadata: Mapping[str, Any], *, accepted: bool
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    *,
+    accepted: bool,
+    private: bool = False,
 ) -> str:
     """Compare the data of a resumed run with that of its checkpoint.
 
@@ -71,20 +76,24 @@ def check_same_data(
         now: That of the data as it is.
         metadata: The method's metadata in the checkpoint.
         accepted: Whether the user accepts changed data.
+        private: Whether the run counts what each client or sample has been part of, for ε.
 
     Returns:
         What has changed, to stand in a sentence; "" if nothing has.
 
     Raises:
         ConfigError: If something has and it is not accepted, or cannot be: samples of another shape
-            do not fit the model, nor other clients a server that keeps metadata of each.
+            do not fit the model, nor other clients a server that keeps metadata of each. In a
+            private run nobody can tell who of the new data has paid already.
     """
     changed = _changes(then, now)
     if not changed:
         return ""
     before = len(then["sizes"])
-    fits = then["shape"] == now["shape"] and (
-        before == len(now["sizes"]) or not _is_by_client(metadata, before)
+    fits = (
+        not private
+        and then["shape"] == now["shape"]
+        and (before == len(now["sizes"]) or not _is_by_client(metadata, before))
     )
     if accepted and fits:
         return listed(changed)

@@ -13,7 +13,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.loaders import LoaderSamples
-from coterie.contract.method import Method
+from coterie.contract.method import Method, build_method
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.contract.section_checks import check_sections
@@ -27,7 +27,6 @@ from coterie.evaluation.node_local_evaluator import NodeLocalEvaluator
 from coterie.evaluation.scorer import Scorer
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
-from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
 from coterie.execution.serial import SerialBackend
 from coterie.execution.trainer import LightningTrainer
@@ -83,7 +82,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
     check_vmap(config, workload.task)
-    method = build_method(workload)
+    method = build_method(config.method, workload.task)
     check_own_module(config, method, read.arrays)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
@@ -97,6 +96,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
                 config=config,
                 method=method,
                 server=server,
+                shape=workload.task.shape,
                 sizes=sizes,
                 cohort=participation.size,
             )

@@ -138,6 +138,8 @@ def test_a_slot_that_was_not_received_is_sent_as_it_is():
 def test_it_is_refused_where_it_cannot_work(method, privacy, why):
     aggregation = AggregationConfig(compression="int8")
     config = make_workload(method, privacy=privacy, aggregation=aggregation).config
-    start = Start(config=config, method=None, server=None, sizes={}, cohort=lambda phase: 1)
+    start = Start(
+        config=config, method=None, server=None, shape=(1,), sizes={}, cohort=lambda phase: 1
+    )
     with pytest.raises(ConfigError, match=f"aggregation.compression=int8: .*{why}"):
         Compression(aggregation).check(start)

@@ -131,6 +131,15 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
     assert abs(noise.std() / 3.0 - 1) < 0.07  # clip 2 by noise multiplier 1.5
 
 
+@pytest.mark.parametrize("name", ["running_mean", "n.running_var", "num_batches_tracked"])
+def test_sums_have_noise_whatever_their_names_are(name):
+    slots = {"a": {name: torch.zeros(2000, dtype=torch.float64)}}
+    run, found = asked(clips=False, slots=slots), ExactMeans({"a": Layout.of(slots["a"])})
+    found.add({"a": WeightedUpdate(weight=1, tensors=slots["a"])})
+    (noisy,) = stage(CONFIG, KEY).total(run, found).values()
+    assert abs(noisy.tensors[name].std() / 3.0 - 1) < 0.07
+
+
 def test_sums_over_samples_come_as_they_are():
     slots = {"a": {"w": torch.zeros(2000, dtype=torch.float64)}}
     one = asked(clips=False, slots=slots)

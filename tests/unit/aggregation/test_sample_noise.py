@@ -10,15 +10,22 @@ from lightning import LightningModule
 from torch import nn
 
 from coterie.aggregation.clipping import STEPS
+from coterie.aggregation.noise import Noise
 from coterie.aggregation.sample_noise import SampleNoise, noisy_optimizer, noisy_training
+from coterie.aggregation.stage import StageTask
+from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.contract.client import Plan
+from coterie.contract.phase import Phase
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.trainer import LightningTrainer
+from coterie.modules.fedavg import FedAvg
 from tests.builders.everything import batches, fresh
+from tests.builders.loops import make_workload
 
 PLAN = Plan(batch_size=5, epochs=2)
 FAINT = SampleNoise(clip=1000.0, sigma=1, epochs=2, key=bytes(range(32)))
+PRIVATE = DPConfig(clip=0.5, noise_multiplier=2.0, unit="sample")
 NOISE = replace(FAINT, clip=0.5, sigma=2 * STEPS)
 
 
@@ -43,7 +50,7 @@ def trained(noise=None, trainer=None, **plan):
     if noise is None:
         trainer.fit(module, given_, seed=17)
     else:
-        with noisy_training(module, PLAN, noise):
+        with noisy_training(module, PLAN, noise, PLAN.epochs):
             trainer.fit(module, given_, seed=17)
     return module
 
@@ -135,7 +142,7 @@ def test_nothing_is_left_on_the_module():
 def test_what_mixes_samples_is_refused(norm):
     with (
         pytest.raises(ConfigError, match=r"privacy.dp.unit=sample: net.1 is a BatchNorm1d"),
-        noisy_training(Plain(norm), PLAN, NOISE),
+        noisy_training(Plain(norm), PLAN, NOISE, PLAN.epochs),
     ):
         pass
 
@@ -144,16 +151,48 @@ def test_an_optimiser_that_is_no_single_one_is_refused():
     module = fresh(Plain)
     module.configure_optimizers = lambda: ([], [])
     with (
-        noisy_training(module, PLAN, NOISE),
+        noisy_training(module, PLAN, NOISE, PLAN.epochs),
         pytest.raises(ConfigError, match="configure_optimizers gave a tuple; return one"),
     ):
         module.configure_optimizers()
 
 
-@pytest.mark.parametrize("plan", [Plan(batch_size=5, epochs=3), Plan(batch_size=5, steps=4)])
-def test_training_that_is_not_paid_for_is_refused(plan):
+@pytest.mark.parametrize(
+    "plans",
+    [
+        [Plan(batch_size=5, epochs=3)],
+        [Plan(batch_size=5, steps=4)],
+        [Plan(batch_size=5, epochs=1), Plan(batch_size=5, epochs=2)],
+        [Plan(batch_size=5, epochs=1)] * 3,
+    ],
+)
+def test_training_that_is_not_paid_for_is_refused(plans):
+    task = StageTask(
+        phase=Phase(name="p", stage="s", round=1),
+        client=0,
+        samples=5,
+        seed=0,
+        received={},
+        layouts={},
+        data=NOISE,
+    )
+    config = make_workload(FedAvg.Config(), privacy=PrivacyConfig(dp=PRIVATE)).config
+    *paid, last = plans
+    for plan in paid:
+        with Noise(config).training(fresh(Plain), plan, task):
+            pass
     with (
         pytest.raises(ContractError, match="covers 2 epochs per task; train no longer"),
-        noisy_training(fresh(Plain), plan, NOISE),
+        Noise(config).training(fresh(Plain), last, task),
     ):
         pass
+
+
+def test_trainings_of_one_task_have_noise_of_their_own():
+    seen = []
+    for epochs in (1, 2):
+        module = fresh(Plain)
+        with noisy_training(module, Plan(batch_size=5, epochs=1), NOISE, epochs):
+            BareTrainer().fit(module, batches(), seed=17)
+        seen.append(weights(module))
+    assert not torch.equal(*seen)

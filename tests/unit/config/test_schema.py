@@ -384,6 +384,16 @@ def test_loading_a_dump_gives_an_equal_config(
     assert type(again.method.cohort) is type(config.method.cohort)  # type: ignore[attr-defined]
 
 
+def test_a_dump_has_no_arguments_of_loggers() -> None:
+    """They may be keys and passwords."""
+    own = {"target": "lightning.pytorch.loggers:MLFlowLogger", "token": "SECRET"}
+    config = load_config(mapping() | {"tracking": {"loggers": ["csv", own]}})
+    dumped = dump_config(config)
+    assert dumped["tracking"]["loggers"] == ["csv", {"target": own["target"]}]
+    assert "SECRET" not in json.dumps(dumped)
+    assert config.tracking.loggers[1] == own
+
+
 def test_values_are_shown_as_on_the_command_line() -> None:
     assert show([1, None, True, {"a": 0.5}]) == "[1,null,true,{a:0.5}]"
     assert len(show("x" * 100)) == 60

@@ -191,6 +191,32 @@ def test_very_long_names(tmp_path):
     assert arrays(ClassFolders, tmp_path).classes == ("a" * 250, "c")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("\x1b]52;c;eA==\x07.png", r"\x1b]52;c;eA==\x07.png"),
+        ("a\nb\tc", r"a\x0ab\x09c"),
+        ("é\\\x9b", r"é\\\x9b"),
+    ],
+)
+def test_control_characters_are_escaped(name, told):
+    assert spelled(name) == told
+    assert spelled(told) == told
+
+
+def test_names_in_tables_and_arrays_have_no_escapes(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    place(data, "a/\x1b]52;c;eA==\x07.png", "b\x1b[2J/1.png")
+    (data / "b\x1b[2J" / "broken\x1b[31m.png").write_bytes(b"no picture")
+    check_data(ClassFolders(ClassFolders.Config(path=str(data))), out)
+    told = (out / "unreadable.csv").read_text()
+    assert r"broken\x1b[31m.png" in told
+    assert "\x1b" not in told
+    found = arrays(ClassFolders, data, on_error="skip")
+    assert found.classes == ("a", r"b\x1b[2J")
+
+
 @pytest.mark.parametrize("name", ["plain", "Käse", "日本", r"back\slash", "a b"])
 def test_spelling_leaves_whole_names_alone(name):
     assert spelled(name) == name
@@ -353,6 +379,16 @@ def test_how_a_table_is_written_is_found_out(tmp_path):
     assert dialect_of(path) == Dialect(delimiter=";", decimal=",")
     path.write_bytes(b"a\tb\n1,000\t2\n" * 2)
     assert dialect_of(path).delimiter == "\t"
+
+
+@pytest.mark.parametrize("head", ["path" + "," * 100_000, "a" * (1 << 20), "a;b" + ";" * 200_000])
+def test_a_table_of_too_many_columns_is_refused_at_once(tmp_path, head):
+    path = tmp_path / "x.csv"
+    path.write_text(f"{head}\nx.png\n")
+    with pytest.raises(DataError, match=r"its first line names more than 100,000 columns, or is"):
+        arrays(Manifest, path)
+    path.write_text(",".join(f"x{n}" for n in range(5000)) + "\n" + ",".join(["1"] * 5000) + "\n")
+    assert dialect_of(path) == Dialect()
 
 
 FRAME = pd.DataFrame({"x": [0.5, 1.5, 2.5], "y": [1.0, 2.0, 3.0]})

@@ -165,6 +165,16 @@ def test_one_of_several_frames_is_chosen_or_they_are_refused(tmp_path, form):
     with pytest.raises(UnreadablePictureError, match=r"holds 4 frames, .* lower data\.frame=4"):
         shown(content, frame=4)
     assert shown(encoded(frames[1]), frame=3).pixels.mean() == 60  # it has only one
+    many = encoded(
+        frames[0],
+        form,
+        save_all=True,
+        append_images=[f.copy() for f in frames[1:3] * 60],
+        **options,
+    )
+    told = "100 frames" if form == "TIFF" else r"\d+ frames"
+    with pytest.raises(UnreadablePictureError, match=rf"x holds {told}; set data\.frame=0 to"):
+        shown(many)
     for number in range(2):
         (tmp_path / f"{number}.{form}").write_bytes(content)
     with pytest.raises(DataError, match=r"2 of 2 pictures .*; set data\.frame=0 to take the first"):

@@ -1,12 +1,16 @@
 """An actor's events are of its own call and clients, and have the form that tasks give them."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from coterie.aggregation.exact import FixedPointSum, Layout
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout
+from coterie.contract.phase import WeightedUpdate
 from coterie.distributed.event_checks import StrangeEventError, check_events
 from coterie.execution.events import CallDone, CallLost, ClientFailed, ClientResult, ClientStarted
 from coterie.execution.packing import Field, Packed, pack
@@ -27,14 +31,30 @@ DONE = CallDone(call=7, sums={"encoder": SUM}, device="cpu")
 
 
 def check(*events):
-    check_events(events, 7, {3, 4}, LAYOUTS)
+    check_events(events, 7, {3: 5, 4: None}, LAYOUTS)
 
 
 def test_what_tasks_give_passes():
     check(ClientStarted(call=7, client=3), RESULT, FAILED)
     check(DONE)
     check(CallDone(call=7, sums={}))
-    check(replace(DONE, sums={"encoder": FixedPointSum(SUM.high.double(), SUM.low.double())}))
+    check(replace(DONE, sums=other_sum(high=SUM.high.double() + 9, low=SUM.low - 5 * 2**39)))
+    check(replace(DONE, sums=other_sum(weight=6)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.floats(-(2.0**24), 2.0**24)), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_what_clients_add_up_passes(contributions, weighted):
+    sums = ExactMeans(LAYOUTS)
+    for weight, value in contributions:
+        own, end = (weight, value / 2**6) if weighted else (1, value)
+        tensors = {"w": torch.linspace(0, end, 6, dtype=torch.float64).reshape(2, 3)}
+        sums.add({"encoder": WeightedUpdate(weight=own, tensors=tensors)})
+    limits = {n: own if weighted else None for n, (own, _) in enumerate(contributions)}
+    check_events([replace(DONE, sums=sums.sums)], 7, limits, LAYOUTS)
 
 
 def other_sum(**changed):
@@ -70,6 +90,14 @@ STRANGE = [
     replace(DONE, sums=other_sum(weight=-1)),
     replace(DONE, sums=other_sum(weight=0.5)),
     replace(DONE, sums=other_sum(bound=None)),
+    *(replace(DONE, sums=other_sum(weight=weight)) for weight in (0, 7, 2**40)),
+    *(replace(DONE, sums=other_sum(bound=bound)) for bound in (-1, 2**70)),
+    *(
+        replace(DONE, sums=other_sum(high=torch.full((6,), h).double()))
+        for h in (10, 0.5, math.nan)
+    ),
+    replace(DONE, sums=other_sum(low=torch.full((6,), 2**41 + 2**39 + 1))),
+    replace(DONE, sums=other_sum(low=torch.zeros(6, dtype=torch.float32))),
     *(replace(DONE, device=device) for device in (["x"], "\x1b[31mGPU", None)),
 ]
 

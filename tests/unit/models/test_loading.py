@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from coterie import load_model
+from coterie import Federation, load_model
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models import loading, saved_model
@@ -22,10 +22,12 @@ from coterie.models.saved_model import layouts_of
 from coterie.networks.heads import Centroids
 from coterie.networks.prototypes import UnitPrototypes
 from coterie.run.setup import assemble
-from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
+from tests.builders.every_method import small
+from tests.builders.runs import SERIAL, TINY, WITHOUT_CLUSTERS, train
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 512
+FEW = ["prototypes=30"]
 
 
 @pytest.fixture(scope="module", params=["head", "centroids", "prototypes"])
@@ -76,6 +78,19 @@ def test_the_model_gives_the_runs_own_assignments_to_the_bit(ran, samples):
         confidence, cluster = given.max(dim=1)
         assert written["cluster"] == cluster.tolist()
         assert np.array_equal(np.float32(written["confidence"]), confidence.float().numpy())
+
+
+@pytest.mark.parametrize(
+    ("choice", "keys"), [("kmeans", ["restarts=1"]), ("concord", FEW), ("prototypes", FEW)]
+)
+def test_so_does_that_of_a_private_run(choice, keys, tmp_path):
+    """Concord with a network encodes mirror images too, but not under differential privacy."""
+    noise = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=2", "data.limit=1000")
+    given = (*noise, *(f"method.{key}" for key in keys), f"run_dir={tmp_path / 'run'}")
+    done = Federation(compose(*small(choice), *SERIAL, "encoder=mlp", *given)).run()
+    images = torch.from_numpy(assemble(compose(*small(choice), "encoder=mlp")).data.samples)
+    model = load_model(tmp_path / "run")
+    assert torch.equal(model(images).probabilities, done.model(images).probabilities)
 
 
 def test_model_json_says_what_the_model_takes_and_gives(ran):

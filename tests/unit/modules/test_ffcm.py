@@ -11,6 +11,7 @@ from coterie.clustering.fuzzy import fuzzy_means, memberships
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
+from coterie.errors import RunError
 from coterie.modules.ffcm import FFCM, weighted_means
 from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
@@ -152,6 +153,31 @@ def test_a_client_sends_centroids_and_supports_and_keeps_nothing(ran: Federated)
     downs = [commit.traffic.down for commit in ran.commits]
     assert downs[0] == {"encoder": encoder * len(SIZES)}
     assert downs[1:] == 3 * [{"centroids": 4 * 6 * 8 * len(SIZES)}]
+
+
+@pytest.mark.parametrize("support", ["memberships", "powers"])
+@pytest.mark.parametrize(("k_anonymity", "far"), [(1, 1), (2, 1), (3, 2), (5, 4)])
+def test_a_centroid_that_few_samples_make_is_not_sent(k_anonymity, far, support) -> None:
+    samples = blobs()[0]
+    alone = np.full((far, samples.shape[1]), 1e3, samples.dtype) + np.arange(far)[:, None]
+    samples = np.concatenate([samples, alone])
+    parts = [np.arange(0, 40), np.arange(40, len(samples))]
+    given = config(support=support)
+    ran = on_vectors(given, samples, parts, k_anonymity=k_anonymity)
+    sent = [task.outcome for task in ran.spy.tasks if task.client.id == 1]
+    for outcome in sent:
+        seen = (outcome.gathered["centroids"] > 500).any()
+        assert bool(seen) == (k_anonymity == 1)
+        assert bool((outcome.gathered["supports"] == 0).any()) == (k_anonymity > 1)
+        assert (outcome.note != "") == (k_anonymity > 1)
+        assert outcome.smallest["centroids"] >= k_anonymity
+
+
+def test_a_run_without_enough_centroids_to_begin_with_says_so() -> None:
+    near = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    samples = np.concatenate([near, 1e3 * np.eye(6, dtype=np.float32)[:3]])
+    with pytest.raises(RunError, match=r"^method\.clusters=4: clients sent 1 centroids; lower it"):
+        on_vectors(config(), samples, [np.arange(8)], k_anonymity=2)
 
 
 @pytest.mark.parametrize("support", ["memberships", "powers"])

@@ -9,22 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering.lattice import UNIT, clipped_rows
-from coterie.contract import Phase, ServerState, WeightedUpdate
 from coterie.errors import ConfigError, DataError
 from coterie.modules.exact_sums import SUMS
+from coterie.modules.kmeans import BEST, KMeans
 from coterie.modules.noisy_lloyd import LLOYD, MEAN, NoisyLloyd
 from coterie.modules.sent_centroids import CENTROIDS
-
-BEST = "best"
+from tests.builders.vectors import on_vectors
 
 
 def points(seed, size, rows=5, features=3):
     return size * torch.randn(rows, features, generator=torch.Generator().manual_seed(seed))
 
 
-def sums(lloyd, values, name, centroids):
-    phase = Phase(name=name, stage="clustering", round=1)
-    return lloyd.client(values, phase, {CENTROIDS: {BEST: centroids}}, BEST).up[SUMS].tensors[SUMS]
+def sums(lloyd, values, centroids):
+    return lloyd.sums(values, centroids)[SUMS].tensors[SUMS]
+
+
+def private(values, clip, **keys):
+    """A run by private k-means on two clients, whose sums have no noise."""
+    parts = np.array_split(np.arange(len(values)), 2)
+    return on_vectors(KMeans.Config(**keys), values.numpy(), parts, clip=clip)
 
 
 @settings(deadline=None, max_examples=60)
@@ -32,12 +36,12 @@ def sums(lloyd, values, name, centroids):
     st.integers(0, 10**6),
     st.sampled_from([1e-3, 1.0, 300.0]),
     st.sampled_from([0.01, 1.0, 7.3]),
-    st.sampled_from([MEAN, LLOYD]),
+    st.sampled_from([1, 4]),
 )
-def test_one_sample_changes_the_sums_by_the_sensitivity_at_most(seed, size, clip, name):
-    lloyd, values = NoisyLloyd(clip, 4, 3, 1), points(seed, size)
-    centroids = clipped_rows(points(seed + 1, size, rows=4), clip)
-    change = sums(lloyd, values, name, centroids) - sums(lloyd, values[1:], name, centroids)
+def test_one_sample_changes_the_sums_by_the_sensitivity_at_most(seed, size, clip, clusters):
+    lloyd, values = NoisyLloyd(clip, 3), points(seed, size)
+    centroids = clipped_rows(points(seed + 1, size, rows=clusters), clip)
+    change = sums(lloyd, values, centroids) - sums(lloyd, values[1:], centroids)
     assert (
         sum(int(x) ** 2 for x in (change * 2**20).reshape(-1)) <= (lloyd.sensitivity * 2**20) ** 2
     )
@@ -63,34 +67,19 @@ def test_what_is_not_finite_is_refused():
 
 def test_without_noise_separate_groups_are_found():
     groups = torch.eye(3).repeat_interleave(50, dim=0) * 4 + points(0, 0.1, rows=150)
-    lloyd = NoisyLloyd(5.0, 3, 3, 1)
-    server = ServerState(slots={SUMS: lloyd.start()}, metadata={"seed": 1})
-    for round_ in range(6):
-        phase, centroids = lloyd.next(server), server.slots.get(CENTROIDS, {}).get(BEST)
-        assert (phase.name, phase.round) == (LLOYD if round_ else MEAN, round_ + 1)
-        given_ = {
-            SUMS: WeightedUpdate(
-                weight=1, tensors={SUMS: sums(lloyd, groups, phase.name, centroids)}
-            )
-        }
-        found = lloyd.after(server, given_)
-        server = server.advance(phase, {CENTROIDS: {BEST: found}})
-    ends = found.double().div(UNIT).argmax(dim=1).sort().values
-    assert ends.tolist() == [0, 1, 2]
+    ran = private(groups, 5.0, clusters=3, restarts=1, iterations=5)
+    assert [task.phase.name for task in ran.spy.tasks[::2]] == [MEAN, *[LLOYD] * 5]
+    found = ran.state.server.slots[CENTROIDS][BEST]
+    assert found.argmax(dim=1).sort().values.tolist() == [0, 1, 2]
 
 
 def test_a_cluster_of_noise_shares_the_largest_one():
-    lloyd = NoisyLloyd(8.0, 3, 2, 1)
-    weight = float(sums(lloyd, torch.zeros(1, 2), MEAN, None)[0, -1])
+    lloyd = NoisyLloyd(8.0, 2)
+    weight = float(sums(lloyd, torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.int32))[0, -1])
     counts = torch.tensor([100.0, 60.0, -3.0])
     totals = counts[:, None] * torch.tensor([[1.0, 2.0], [-5.0, 0.0], [700.0, 700.0]])
     columns = torch.cat([totals, counts[:, None] * weight], dim=1).double()
-    before = {CENTROIDS: {BEST: torch.zeros(3, 2, dtype=torch.int32)}}
-    server = ServerState(slots=before, round=2, metadata={"seed": 0})
-    found = (
-        lloyd.after(server, {SUMS: WeightedUpdate(weight=1, tensors={SUMS: columns})}).double()
-        / UNIT
-    )
+    found = lloyd.refilled(*lloyd.found(columns), np.random.default_rng(0))
     assert found[1].tolist() == pytest.approx([-5.0, 0.0], abs=1e-3)
     assert ((found[0] + found[2]) / 2).tolist() == pytest.approx([1.0, 2.0], abs=1e-3)
     assert float((found[0] - found[2]).norm()) == pytest.approx(0.5, abs=1e-3)
@@ -99,7 +88,7 @@ def test_a_cluster_of_noise_shares_the_largest_one():
 def test_the_share_of_noise_errs_least():
     """With σ² = R² + w², errors of sums (d σ²) and of numbers (R² σ²/w²) add up to the least."""
     for features in (2, 64, 784):
-        used = NoisyLloyd(3.0, 2, features, 1).sensitivity
+        used = NoisyLloyd(3.0, features).sensitivity
         weights = np.linspace(0.05, 3.0, 4000)
         errors = (9 + weights**2) * (features + 9 / weights**2)
         assert math.sqrt(used**2 - 9) == pytest.approx(weights[errors.argmin()], rel=0.01)
@@ -111,4 +100,4 @@ def test_the_share_of_noise_errs_least():
 )
 def test_what_it_cannot_do_is_refused(clip, restarts, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        NoisyLloyd(clip, 3, 2, restarts)
+        private(points(0, 1.0), clip, clusters=3, restarts=restarts)

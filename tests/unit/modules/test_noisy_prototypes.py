@@ -1,5 +1,6 @@
 """Private prototypes: what one sample changes, what is found without noise, and what is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.contract import ServerState, WeightedUpdate
+from coterie.contract import WeightedUpdate
 from coterie.errors import RunError
+from coterie.modules.concord import Concord
 from coterie.modules.exact_sums import (
     COUNT,
     MOMENTS,
@@ -21,7 +23,9 @@ from coterie.modules.exact_sums import (
 )
 from coterie.modules.noisy_prototypes import NoisyPrototypes
 from coterie.modules.sent_centroids import CENTROIDS
+from coterie.networks.encoders import Raw
 from coterie.networks.prototypes import LatticeProjection, Prototypes
+from tests.builders.federation import tiny_task
 from tests.builders.vectors import GROUPS, blobs, same_partition
 
 
@@ -36,41 +40,43 @@ def back(samples):
 WARPS = [(twice, back), (back, twice), (back, back)]
 
 
-def private(clip=25.0, features=30, clusters=GROUPS, **keys):
-    sizes = {"prototypes": 20, "components": 8, "neighbours": 5}
-    return NoisyPrototypes(clip, features, clusters=clusters, **{**sizes, **keys})
-
-
 class Rows:
     """Samples that are their own representations."""
 
     def __init__(self, values):
-        self._values = values
+        self.values = values
 
     def __len__(self):
-        return len(self._values)
+        return len(self.values)
 
     def take(self, wanted):
-        return self._values[wanted]
+        return self.values[wanted]
+
+
+class OnRows(NoisyPrototypes):
+    def _embedded(self, client, slots, samples=None):
+        return client.data.values if samples is None else samples
+
+
+def private(clip=25.0, features=30, clusters=GROUPS, components=8, **warps):
+    task = replace(tiny_task(), shape=(features,), encoder=Raw(), clip=clip)
+    config = Concord.Config(clusters=clusters, prototypes=20, neighbours=5)
+    return OnRows(config, task, components, **warps)
 
 
 def contribution(method, values, server):
     phase = method.next(server)
     client = SimpleNamespace(data=Rows(values), state=None)
-
-    def embed(samples):
-        return values if samples is None else samples
-
-    return phase, method.client(client, phase, server.slots, embed).up
+    return phase, method.client(client, phase, server.slots).up
 
 
 def step(method, server, values):
     phase, up = contribution(method, values, server)
-    return method.after(server, phase, up)
+    return method.server(server, phase, up, {})
 
 
 def start(method):
-    return ServerState(slots={MOMENTS: method.start()}, metadata={"seed": 1})
+    return method.init({}, 1)
 
 
 def steps(up):
@@ -137,23 +143,21 @@ def test_noise_that_leaves_too_few_prototypes_is_told_in_the_last_round():
     columns[:3, -1] = 100.0
     means = {SUMS: WeightedUpdate(weight=1, tensors={SUMS: columns})}
     for _ in range(method.rounds - 2):
-        server = method.after(server, method.next(server), means)
+        server = method.server(server, method.next(server), means, {})
     assert PROTOTYPES not in server.slots
     with pytest.raises(RunError, match="3 prototypes stand out from the noise, too few to cut"):
-        method.after(server, method.next(server), means)
+        method.server(server, method.next(server), means, {})
 
 
 def test_what_is_all_noise_gives_a_projection():
     method = private(1.0, 5, 2, warps=WARPS, ridge=0.3)
     generator = torch.Generator().manual_seed(0)
-    given_ = method.start()
+    server = start(method)
     noise = {
         name: 1e4 * torch.randn(value.shape, generator=generator, dtype=torch.float64).round()
-        for name, value in given_.items()
+        for name, value in server.slots[MOMENTS].items()
     }
     assert set(noise) == {COUNT, TOTAL, PRODUCTS, WARPED}
-    server = start(method)
-    server = method.after(
-        server, method.next(server), {MOMENTS: WeightedUpdate(weight=1, tensors=noise)}
-    )
+    means = {MOMENTS: WeightedUpdate(weight=1, tensors=noise)}
+    server = method.server(server, method.next(server), means, {})
     assert server.slots[CENTROIDS][CENTROIDS].shape == (20, 5)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.contract.accounting import epsilon
+from coterie.contract.method import build_method
 from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.errors import ConfigError
-from coterie.execution.build import build_method
 from coterie.losses.correlation import (
     correlation,
     cross_correlation,
@@ -275,7 +275,7 @@ def test_noise_behind_batch_norm_is_refused() -> None:
 def test_statistics_of_an_earlier_round_are_not_used(name: str) -> None:
     """In a round whose statistics nobody has sent, a client is alone with its batch."""
     workload = workload_of(CONFIGS[name])
-    method = build_method(workload)
+    method = build_method(workload.config.method, workload.task)
     server = federate(workload).state.server  # its last round has measured
     measured = replace(method.next(replace(server, round=ROUNDS - 1, step=0)), round=ROUNDS)
     assert method.next(replace(server, round=ROUNDS - 1, step=0)).ends_round is False

@@ -72,6 +72,17 @@ def test_the_file_keeps_samples_that_no_client_has_out(tmp_path):
     assert {part.dtype for part in same} == {np.dtype(np.int64)}
 
 
+@pytest.mark.parametrize("client", [2, 30_000_000, 2**31 - 1])
+def test_a_file_that_leaves_clients_without_samples_is_refused_at_once(tmp_path, client):
+    write_partition(tmp_path / "p.parquet", [np.array([1]), np.array([0])], data())
+    table = pq.read_table(tmp_path / "p.parquet")
+    far = pa.array([0, client], table.schema.field("client").type)
+    place = table.schema.get_field_index("client")
+    pq.write_table(table.set_column(place, "client", far), tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=rf"client {client} of 2 samples leaves clients without"):
+        read_partition(tmp_path / "p.parquet", data())
+
+
 def test_clients_may_share_samples(tmp_path):
     parts = [np.array([1, 4]), np.array([1, 2, 4])]
     write_partition(tmp_path / "p.parquet", parts, data())
