@@ -11,7 +11,8 @@ import pytest
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 
-from coterie.errors import DataError
+from coterie.errors import ContractError, DataError
+from coterie.execution.own_trainer import _restore
 from coterie.networks.weight_files import parse_weights, unpickled
 
 WEIGHTS = {"a": torch.arange(3.0), "b": torch.zeros(2, 2)}
@@ -212,3 +213,9 @@ def test_an_archive_has_one_directory():
         parse_weights(both + end, "x.pt")
     with pytest.raises(DataError, match=r"its archive ends otherwise than that of torch\.save"):
         parse_weights(b"before" + plain, "x.pt")
+
+
+def test_the_state_that_a_trainer_keeps_is_looked_at_too():
+    content = in_file(pickle_of(call("builtins.set", VIEW)))
+    with pytest.raises(ContractError, match=r"neither tensors nor plain values; leave keep_opt"):
+        _restore(None, torch.frombuffer(bytearray(content), dtype=torch.uint8))
