@@ -22,7 +22,12 @@ from coterie.datamodules.custom_data import (
     number_owners,
 )
 from coterie.datamodules.remote import opened
-from coterie.datamodules.sample_tables import TableColumns, feature_columns, feature_matrix
+from coterie.datamodules.sample_tables import (
+    TableColumns,
+    feature_columns,
+    feature_matrix,
+    is_number,
+)
 from coterie.datamodules.source import Samples, Source, source_from_pictures
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
@@ -149,7 +154,7 @@ class Manifest(CustomData["Manifest.Config"]):
         """Return whether the samples are columns of numbers, as there are no pictures."""
         names, given = table.schema.names, self.config.picture_column
         usual = given == type(self.config).model_fields["picture_column"].default
-        return usual and given not in names and any(map(_is_number, table.schema.types))
+        return usual and given not in names and any(map(is_number, table.schema.types))
 
     def _features(self, table: StoredTable) -> Source:
         """Return the columns of numbers side by side."""
@@ -283,14 +288,10 @@ def _class_names(path: Path, column: str) -> tuple[str, ...]:
     return tuple(names) if whole else ()
 
 
-def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
 def _is_list(kind: Any) -> bool:
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     numbers = any(test(kind) for test in tests) and kind.value_type
-    return bool(numbers and _is_number(numbers))
+    return bool(numbers and is_number(numbers))
 
 
 def _vectors(table: StoredTable, column: str, name: str) -> Source:

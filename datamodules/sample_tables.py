@@ -177,7 +177,7 @@ def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
         return _Columns("numbers", feature_columns(path, schema, own))
     pictures = [name for name in _PICTURES if name in names]
     files = [name for name in _FILES if name in names]
-    lists = [f.name for f in schema if _is_list(f.type) and _is_number(f.type.value_type)]
+    lists = [f.name for f in schema if _is_list(f.type) and is_number(f.type.value_type)]
     if pictures:
         return _Columns("picture", pictures[:1])
     if files:
@@ -199,14 +199,14 @@ def feature_columns(path: Path, schema: Any, own: TableColumns) -> list[str]:
         DataError: If one that is named is missing, or is not of numbers.
     """
     if not own.features:
-        found = [f.name for f in schema if _is_number(f.type) and not _is_no_feature(f.name, own)]
+        found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
         if found:
             _tell_left_out(path, schema, {*found, *own.named})
         return found
     for name in own.features:
         if name not in schema.names:
             raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
-        if not _is_number(schema.field(name).type):
+        if not is_number(schema.field(name).type):
             raise DataError(
                 f"{path}: its column {name} is of type {schema.field(name).type}, and features are "
                 "numbers; clean it, or leave it out of data.feature_columns."
@@ -357,7 +357,8 @@ def _is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Return whether a column of this Arrow type holds numbers; booleans are none."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
