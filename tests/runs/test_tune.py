@@ -141,12 +141,11 @@ def test_trials_that_are_behind_are_stopped_and_another_objective_lets_them_go_o
 
 def test_a_trial_that_fails_ends_no_other(tmp_path, capfd):
     out = tmp_path / "t"
-    space = "space={data.limit: [150, 1]}"
-    arguments = (TINY[0], space, *TINY[2:], *WHOLE, f"run_dir={out}")
-    assert main([text for text in arguments if text != "data.limit=150"]) == 1
+    space = "space={method.learning_rate: [0.003, 1.0e+30]}"
+    assert main([TINY[0], space, *TINY[2:], *WHOLE, f"run_dir={out}"]) == 1
     shown = capfd.readouterr().out
     assert {row["status"] for row in rows_of(out)} == {"completed", "failed"}
-    assert "limit=1: failed: " in shown
+    assert "learning_rate=1e+30: failed" in shown
 
 
 def test_a_trial_on_actors_has_the_bits_of_one_process(whole, tmp_path):
@@ -159,3 +158,14 @@ def test_a_trial_on_actors_has_the_bits_of_one_process(whole, tmp_path):
     (row,) = lasting(out)
     (same,) = (each for each in lasting(whole[0]) if each["trial"] == row["trial"])
     assert {**row, "chosen": ""} == {**same, "chosen": ""}
+
+
+def test_an_objective_that_no_trial_has_ends_the_search_with_the_first(tmp_path, capfd):
+    out = tmp_path / "t"
+    keys = ("objective=clustering/accc", "evaluation.unsupervised=true", f"run_dir={out}")
+    assert main([*TINY, *WHOLE, *keys]) == 2
+    assert (
+        "objective=clustering/accc: a trial has completed without such a score; did you mean "
+        "clustering/acc?"
+    ) in capfd.readouterr().err
+    assert len(latest(out)) == 1

@@ -4,15 +4,27 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from coterie.commands.compose import as_plain
+from coterie.commands.compose import as_plain, groups
 from coterie.commands.overrides import parse
+from coterie.config.explain import nearest
+from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
 
 def separate(arguments: Sequence[str], keys: Collection[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into those of a command's own keys and all others, each in order."""
+    """Split arguments into those of a command's own keys and all others, each in order.
+
+    Raises:
+        ConfigError: If one is no key of a run either, and close to one of the command's.
+    """
     own = [text for text in arguments if "=" in text and text.partition("=")[0] in keys]
-    return own, [text for text in arguments if text not in own]
+    others = [text for text in arguments if text not in own]
+    known = {*RunConfig.model_fields, *groups()}
+    for text in others:
+        head = text.partition("=")[0]
+        if head.isidentifier() and head not in known and (near := nearest(head, keys)):
+            raise ConfigError(f"{text}: there is no such key; did you mean {near}?")
+    return own, others
 
 
 def read_values(arguments: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from hydra.core.override_parser.types import Override
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
-from coterie.commands.arguments import read_values
+from coterie.commands.arguments import read_values, separate
 from coterie.commands.compose import compose_plain
 from coterie.commands.overrides import parse
 from coterie.config.component import Component
@@ -108,10 +108,9 @@ class Variant:
 
 def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Variant, ...]]:
     """Read the command line of a comparison."""
-    heads = {text: text.partition("=")[0] for text in arguments}
-    own = [text for text in arguments if heads[text] in CompareConfig.model_fields]
-    single = [text for text in arguments if ":" in heads[text]]
-    shared = [text for text in arguments if text not in own and text not in single]
+    own, others = separate(arguments, CompareConfig.model_fields)
+    single = [text for text in others if ":" in text.partition("=")[0]]
+    shared = [text for text in others if text not in single]
     config = load_component(CompareConfig, read_values(own))
     if not config.experiments:
         raise ConfigError(

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from coterie.config.about import about
 from coterie.config.component import load_target, target_of
+from coterie.config.explain import nearest
 from coterie.config.plain_files import read_json
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources, capacity, need
 from coterie.distributed.tuning import Report, ray_for_trials, run_trials
-from coterie.errors import InterruptedRunError, RunError
+from coterie.errors import ConfigError, InterruptedRunError, RunError, listed
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.scorer import UNSUPERVISED
 from coterie.run.interrupts import Interrupts
@@ -98,6 +99,7 @@ class _Search:
         self._file = study.folder / "stopped.json"
         self._stopped = self._read_stopped()
         self._failed: dict[str, RunRecord] = {}
+        self._without: RunRecord | None = None
         self._began: dict[str, float] = {}
         self._now: dict[str, str] = {}
         self._todo = [
@@ -132,6 +134,7 @@ class _Search:
                 parallel=self._parallel(configs),
                 gpu=gpu,
             )
+        self._check_objective()
 
     def started(self, name: str) -> None:
         self._began.setdefault(name, time.monotonic())
@@ -148,6 +151,20 @@ class _Search:
         if not record.completed:
             self._failed[name] = record
         self._end(name, record)
+        if record.completed and report.value is None:
+            self._without = record
+
+    def _check_objective(self) -> None:
+        """Raise if a trial has completed without the objective, as then all others will."""
+        if self._without is None:
+            return
+        scores = self._without.scores
+        close = nearest(self._options.objective, scores)
+        meant = f"did you mean {close}?" if close else f"give one of {listed(scores)}."
+        raise ConfigError(
+            f"objective={self._options.objective}: a trial has completed without such a score; "
+            f"{meant}"
+        )
 
     def stopped(self, name: str, round_: int) -> None:
         """Note that ASHA stops a trial after this round."""
@@ -158,6 +175,7 @@ class _Search:
 
     def step(self) -> None:
         self._check()
+        self._check_objective()
         self._view.running(self._now, len(self._todo) - len(self._began))
 
     def wait(self) -> None:

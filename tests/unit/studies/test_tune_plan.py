@@ -98,6 +98,8 @@ def test_trials_measure_what_is_to_choose(objective, implied, lower):
     [
         ([SPACE], "experiment: a value is needed"),
         ([DIGITS], "space: none is given; write space='{method.KEY: [VALUE, VALUE]}'."),
+        ([DIGITS, "spac={method.lr: [1, 2]}"], "spac={method.lr: [1, 2]}: there is no such key; did you mean space?"),
+        ([DIGITS, SPACE, "trails=2"], "trails=2: there is no such key; did you mean trials?"),
         ([DIGITS, "space=nowhere.yaml"], "space=nowhere.yaml: it cannot be read (No such file or directory); check the path"),
         ([DIGITS, "space={method.epochs: []}"], "space.method.epochs=[]: give values as [1, 2], or a range as {low: 1, high: 2}."),
         ([DIGITS, "space={method.lr: {low: 0, high: 1, log: true}}"], "low=0 has no logarithm"),
