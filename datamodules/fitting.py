@@ -53,7 +53,7 @@ class Fitting:
     _levels: dict[str, Levels | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse samples of a shape that no file is read as.
+        """Refuse a shape to which no sample can be brought.
 
         Raises:
             DataError: If so.

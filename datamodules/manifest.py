@@ -39,13 +39,13 @@ _LONGEST = 1 << 24
 
 
 class _DataFile(TypedDict):
-    """A file of the data set."""
+    """A data file in the metadata of Hugging Face `datasets`."""
 
     filename: str
 
 
 class _Description(TypedDict, total=False):
-    """The metadata that are read from those files."""
+    """The fields that are read from the metadata files of Hugging Face `datasets`."""
 
     splits: list[str]
     _data_files: list[_DataFile]

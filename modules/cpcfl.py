@@ -336,9 +336,9 @@ def is_due(server: ServerState, config: CPCFLConfig) -> bool:
 
 
 def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
-    """Return whether too few of the clients that chose by loss chose some model last.
+    """Return whether some model is the last choice of too few clients, and a restart is allowed.
 
-    Once `max_restarts` is reached it is False, with a warning.
+    Choices count from the first round by loss. Once `max_restarts` is reached, only warn.
     """
     chosen = latest_choices(server, after=_by_loss_after(server, config))
     share = smallest_share(chosen.values(), config.clusters)

@@ -131,7 +131,7 @@ class KMeans(OnExactSums):
         best: Int32[Tensor, "k d"],
         inertia: Json,
     ) -> ServerState:
-        """Return the state with the starts that still move."""
+        """Return the state that continues with the starts whose centroids still move."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}

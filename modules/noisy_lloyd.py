@@ -92,7 +92,7 @@ class NoisyLloyd:
     def found(
         self, columns: Float64[Tensor, "k d+1"]
     ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
-        """Return means within the ball, and numbers of samples, from noisy sums."""
+        """Return each cluster's mean, moved into the ball, and its size, from noisy sums."""
         counts = columns[:, -1] / self._weight
         return self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None]), counts
 
@@ -119,7 +119,7 @@ class NoisyLloyd:
         return found / length * (self._clip * _OFFSET)
 
     def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
-        """Move means into the ball of all possible means, which noise may have left."""
+        """Move means that noise has pushed out back into the ball of all possible means."""
         norms = centroids.norm(dim=1, keepdim=True)
         return centroids.mul(self._clip).div(norms.clamp_min(self._clip))
 

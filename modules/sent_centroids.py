@@ -1,4 +1,4 @@
-"""The centroids of a client's clusters, of which none stands for too few samples."""
+"""The centroids that a client sends, without those of too few samples."""
 
 from collections.abc import Mapping
 

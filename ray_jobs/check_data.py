@@ -75,7 +75,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _is_of_another_part(argument: str) -> bool:
-    """Return whether this argument is for another part of a run than its data."""
+    """Return whether an argument concerns another part of a run than its data."""
     part = argument.partition("=")[0].lstrip("~").partition(".")[0]
     return part != "data" and part in RunConfig.model_fields
 

@@ -145,7 +145,7 @@ def cluster_prototypes(
 
 
 def temperature(scatter: Float64[Tensor, "m"], counts: Float64[Tensor, "m"]) -> Float64[Tensor, ""]:
-    """Return the temperature of the prototypes' votes, given their `sizes`."""
+    """Return the temperature of the prototypes' votes from their scatter and counts."""
     return (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST)
 
 

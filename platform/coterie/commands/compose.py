@@ -94,10 +94,10 @@ def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
 
 
 def as_plain(values: Any, overrides: Sequence[str], *, resolve: bool = True) -> dict[str, Any]:
-    """Return values as plain ones, with what `${oc.env:NAME}` and the like stand for.
+    """Return plain values, with interpolations such as `${oc.env:NAME}` resolved by default.
 
     Raises:
-        ConfigError: If one stands for nothing.
+        ConfigError: If an interpolation cannot be resolved.
     """
     try:
         config = OmegaConf.create(values)

@@ -37,7 +37,7 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
 
 
 def strategy_keys(name: str) -> dict[str, str]:
-    """Return the keys that a strategy's name stands for.
+    """Return the config keys that a strategy's name sets.
 
     Raises:
         ConfigError: If no strategy is called so.

@@ -148,7 +148,7 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _several(given: Any) -> Sequence[Any]:
-    """Return what may be one or several as several."""
+    """Return a list or tuple as it is, and a single object as a list of one."""
     return given if isinstance(given, list | tuple) else [given]
 
 

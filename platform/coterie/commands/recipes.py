@@ -35,7 +35,7 @@ def first_comment(text: str) -> str:
 
 
 def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | None]:
-    """Return the YAML file and the recipe that a name stands for.
+    """Find an experiment's YAML file and, if it is for one data set, its recipe.
 
     Args:
         folder: The folder of the experiments' YAML.

@@ -51,7 +51,7 @@ class Component(BaseModel):
     sentence "KEY=VALUE is not for it: …"."""
 
     def __init__(self, **values: Any) -> None:
-        """Build the model in a program of the user's own.
+        """Build the model from keyword arguments, as a user's Python program does.
 
         Raises:
             ConfigError: If a value is refused, or there is no such key.
@@ -67,7 +67,7 @@ class Component(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:
-        """Refuse a key in `absent` with its reason."""
+        """Refuse keys that the base class has and this class lacks, with the reason in `absent`."""
         for key in cls.absent.keys() & set(values if isinstance(values, Mapping) else ()):
             raise ValueError(f"{key}={show(values[key])} is not for it: {cls.absent[key]}")
         return values

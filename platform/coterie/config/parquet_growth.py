@@ -177,7 +177,7 @@ class ParquetTable:
             check_growth(self._size, whole, f" in its column {largest}")
 
     def _limits(self, key: tuple[int, _Leaf]) -> tuple[int, int]:
-        """Return the least and the most bytes that a part of a column becomes."""
+        """Return a lower and an upper bound on the decoded bytes of a row group's column."""
         group, leaf = key
         chunk = self._known.row_group(group).column(leaf.number)
         values = max(chunk.num_values, 0 if leaf.listed else self.group_rows[group])
@@ -207,7 +207,7 @@ class ParquetTable:
         return int(chunk.total_uncompressed_size) if said else 0
 
     def _counted(self, key: tuple[int, _Leaf], least: int) -> int:
-        """Return the bytes that a part of a column becomes, or some number of too many."""
+        """Decode a row group's column and count its bytes; stop once they are too many."""
         group, leaf = key
         chunk = self._known.row_group(group).column(leaf.number)
         prefixes = _PREFIXES in chunk.encodings  # Arrow reads no dictionaries beside it

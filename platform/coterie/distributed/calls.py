@@ -62,7 +62,7 @@ class Call:
 
     @property
     def tasks(self) -> tuple[ClientTask, ...]:
-        """All tasks that are still to be run, those of `rest` too."""
+        """All tasks that are still to be run, including those in `rest`."""
         return (*self.request.tasks, *self.rest)
 
     def note(self, events: Sequence[Event]) -> None:

@@ -149,7 +149,7 @@ def _named(part: str, given: Mapping[str, ValueT]) -> dict[str, ValueT]:
 
 
 def _is_sparse(value: Tensor) -> bool:
-    """Return whether PyTorch cannot make a new object of it; it is refused later."""
+    """Return whether a tensor is sparse: it cannot be copied, and a later check refuses it."""
     return type(value) in (Tensor, Parameter) and value.layout is not torch.strided
 
 

@@ -51,7 +51,7 @@ class Joined(EncoderConfig):
     @field_validator("parts", mode="after")
     @classmethod
     def _check(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Refuse what is no encoder; a stored part fetches nothing again."""
+        """Refuse parts that are no encoders; turn off downloads, so that none is repeated."""
         for part in parts:
             if not isinstance(part, EncoderConfig):
                 raise ConfigError(
@@ -113,7 +113,7 @@ class _SideBySide(nn.Module):
 
 
 def _part(given: Any, own: Mapping[str, bool]) -> Any:
-    """Return a part with its target, and with its library's weights unless it has others.
+    """Return the full config of a part: its target, and the common keys unless it has weights.
 
     Raises:
         ConfigError: If its library is unknown, or it asks for a download by itself.

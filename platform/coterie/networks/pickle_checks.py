@@ -39,7 +39,7 @@ def check_pickles(content: bytes) -> None:
 
 
 def _check(stream: io.BytesIO) -> None:
-    """Check a pickle; what is damaged is left to PyTorch, which tells it."""
+    """Check a pickle; damaged ones are left to PyTorch, which reports them."""
     machine = _Machine()
     operations = pickletools.genops(stream)
     while True:

@@ -168,7 +168,7 @@ def load_weights(
 
 
 def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str) -> Weights:
-    """Return the weights as the network's library fits them to it."""
+    """Return the weights after the library's own conversion for this network."""
     try:
         return adapted(weights)
     except Exception as error:  # the library's code, on a file of whatever kind

@@ -255,7 +255,7 @@ def _found_columns(schema: Any) -> list[str]:
 
 
 def _checked_rows(table: Any, lowest: int, clusters: int) -> Rows:
-    """Return the samples, or raise a ValueError if an entry is missing or none that there can be.
+    """Return the samples, or raise a ValueError if an entry is missing or out of range.
 
     Args:
         table: The assignments.
