@@ -60,7 +60,10 @@ class Fitting:
         """
         if len(self.shape) != (3 if self.images else 1):
             kind = "pictures" if self.images else "vectors"
-            raise DataError(f"The model takes {kind} of shape {self.shape}; copy it again.")
+            raise DataError(
+                f"The model's description gives {kind} the impossible shape {self.shape}; "
+                "copy the model again."
+            )
 
     def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Measure the levels of pictures as those of one site, if the run had levels of sites."""

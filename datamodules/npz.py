@@ -204,7 +204,7 @@ class NPZ(CustomData["NPZ.Config"]):
         except DAMAGE as error:
             raise self._unreadable(error) from error
         if not hasattr(file, "files"):
-            raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")
+            raise DataError(f"data.path={self.path}: it holds one array; rename it to .npy.")
         with file:
             return tuple(file.files)
 

@@ -98,8 +98,8 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
     models = config.clusters
     if config.shared_encoder and config.initial != "common":
         raise ConfigError(
-            f"method.initial={config.initial}: models that share an encoder begin with one; use "
-            "initial=common, or shared_encoder=false."
+            f"method.initial={config.initial}: models that share an encoder start with the same "
+            "one; use initial=common, or shared_encoder=false."
         )
     if config.choice == "client" and clients > models:
         raise ConfigError(

@@ -33,6 +33,6 @@ def withheld(kept: Bool[Tensor, "k"], task: Task) -> str:
     if bool(kept.all()):
         return ""
     return (
-        f"it sends {int(kept.sum())} of {len(kept)} centroids; the others stand for fewer "
+        f"it sends {int(kept.sum())} of {len(kept)} centroids; the others have fewer "
         f"samples than privacy.k_anonymity={task.k_anonymity}"
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ABOUT = (
     "Looks at every sample of a data set once and keeps none: how many there are, of which sizes, "
-    "modes, classes and clients, what cannot be read and why (unreadable.csv), what is there twice "
+    "modes, classes and clients, what cannot be read and why (unreadable.csv), what occurs twice "
     "(duplicates.csv), and what some of it looks like (contact_sheet.png). It passes "
     "over train's other keys, such as partition=by_client."
 )

@@ -48,7 +48,7 @@ class Component(BaseModel):
 
     absent: ClassVar[Mapping[str, str]] = {}
     """Keys that similar components have, with the reason why this one lacks them, which ends the
-    sentence "KEY=VALUE is not for it: …"."""
+    sentence "KEY=VALUE does not apply here: …"."""
 
     def __init__(self, **values: Any) -> None:
         """Build the model from keyword arguments, as a user's Python program does.
@@ -69,7 +69,7 @@ class Component(BaseModel):
     def _refuse_absent(cls, values: Any) -> Any:
         """Refuse keys that the base class has and this class lacks, with the reason in `absent`."""
         for key in cls.absent.keys() & set(values if isinstance(values, Mapping) else ()):
-            raise ValueError(f"{key}={show(values[key])} is not for it: {cls.absent[key]}")
+            raise ValueError(f"{key}={show(values[key])} does not apply here: {cls.absent[key]}")
         return values
 
     @field_validator("*", mode="before")
@@ -145,7 +145,9 @@ def load_target(target: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if found is not module and isinstance(found, ModuleType):
-            raise ConfigError(f"target={target}: {part!r} is in another module; name its own.")
+            raise ConfigError(
+                f"target={target}: {part!r} is in another module; put that one before the colon."
+            )
         if not hasattr(found, part):
             close = nearest(part, dir(found))
             hint = f"did you mean {module_name}:{close}?" if close else "check the name."

@@ -138,7 +138,8 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
     reason = _joined([_reason(dict(problem), key, fields) for problem in same], same)
     given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
     ending = "" if reason.endswith((".", "?")) else "."
-    return f"{key.rstrip('.')}{given}: {reason}{ending}"
+    where = f"{key.rstrip('.')}{given}: " if key else ""  # a model of its own has no name
+    return f"{where}{reason}{ending}"
 
 
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:

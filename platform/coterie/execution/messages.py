@@ -92,8 +92,8 @@ def check_outcome(
         _check_bounds(slot, contribution, phase.bounds.get(slot, {}), samples)
     if missing := (phase.gathered & set(phase.specs)) - set(outcome.gathered):
         raise ContractError(
-            f"Phase {phase.name!r} declares gathered tensor {sorted(missing)[0]!r}; every client "
-            "sends it."
+            f"Phase {phase.name!r} declares gathered tensor {sorted(missing)[0]!r}; send it from "
+            "every client."
         )
     _check_specs("gathered", outcome.gathered, phase, samples)
     for recipient, message in outcome.peer_messages.items():

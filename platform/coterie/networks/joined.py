@@ -74,7 +74,7 @@ class Joined(EncoderConfig):
         for encoder in encoders:
             if same := files.keys() & encoder.files.keys():
                 raise ConfigError(
-                    f"encoder.parts: two of them need a file {min(same)}; join other encoders."
+                    f"encoder.parts: two of them need a file {min(same)!r}; join other encoders."
                 )
             files |= encoder.files
         joined = Encoder(_SideBySide(encoders), sum(each.features for each in encoders), files)
