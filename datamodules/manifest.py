@@ -173,7 +173,7 @@ class Manifest(CustomData["Manifest.Config"]):
 
 
 def _as_numbers(values: list[Any]) -> list[Any]:
-    """Return cells of CSV as integers if all are, with .0 as pandas writes them beside a gap.
+    """Return cells of CSV as integers if all are; pandas writes them with .0 beside gaps.
 
     Text stays text where one of them has zeros in front, which are a name's.
     """

@@ -307,7 +307,7 @@ def as_samples(
             return pixels[:, None] if axis == 0 else np.moveaxis(pixels, axis, 1)
     raise DataError(
         f"{name} has type {array.dtype} and shape {shape or array.shape}; save images as uint8 (n, "
-        "height, width), with channels before or behind if there are several, or feature vectors "
+        "height, width), with channels first or last if there are several, or feature vectors "
         "as numbers (n, features)."
     )
 

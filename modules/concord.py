@@ -263,7 +263,7 @@ class Concord(OnViews):
         return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster: for labels a row, since φ begins with 1."""
+        """Return the number of samples of each cluster, which every kind of sums contains."""
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
         if OWN_SUMS in sums:

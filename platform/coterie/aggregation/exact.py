@@ -208,7 +208,7 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
 
 
 def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
-    """Return each client's largest weight, such that no order of clients exceeds the exact range.
+    """Return each client's largest weight, so that sums stay exact in any order of clients.
 
     Args:
         sizes: Client to its number of samples, for all clients of the phase.

@@ -1,4 +1,4 @@
-"""Checks before the run of what differential privacy can bound."""
+"""Checks, before the run, that differential privacy can bound what clients send."""
 
 import math
 from fractions import Fraction

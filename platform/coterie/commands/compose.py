@@ -207,7 +207,7 @@ def experiments() -> dict[str, str]:
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """Return a choice's first comment in its YAML, Hydra's aside, or its class's first sentence.
+    """Return the first comment of a choice's YAML that is not for Hydra, or its class's sentence.
 
     Or "".
     """

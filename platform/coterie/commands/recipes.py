@@ -29,7 +29,7 @@ def recipe_names(folder: Path) -> dict[str, str]:
 
 
 def first_comment(text: str) -> str:
-    """Return the first comment of a YAML file, Hydra's aside; "" if there is none."""
+    """Return the first comment of a YAML file that is not for Hydra; "" if there is none."""
     comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
     return next((comment for comment in comments if not comment.startswith("@")), "")
 

@@ -195,7 +195,7 @@ def _inflated(message: Any) -> int:
 
 
 def _table(content: memoryview, place: int) -> int:
-    """Return where the flatbuffer's offset at a place leads."""
+    """Return the position that the flatbuffer's offset at a place points to."""
     return place + int(struct.unpack_from("<I", content, place)[0])
 
 

@@ -143,7 +143,7 @@ class ParquetTable:
 
     @cached_property
     def _leaves(self) -> tuple[_Leaf, ...]:
-        """The columns that may grow: not those of one number a row."""
+        """The columns that may grow when decoded: all but those of one number per row."""
         schema, found = self._file.schema, []
         for number in range(self._known.num_columns):
             leaf, listed = schema.column(number), schema.column(number).max_repetition_level > 0
@@ -190,7 +190,7 @@ class ParquetTable:
         return least, least + values * longest + (chunk.total_uncompressed_size if longest else 0)
 
     def _dictionary_bytes(self, chunk: Any) -> int:
-        """Return the bytes of a column's dictionary, or the most that they can be.
+        """Return the bytes of a column's dictionary, or an upper bound on them.
 
         It is the first page, whether the file says that there is one or not.
         """

@@ -295,7 +295,7 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
         if other is not None and len(value) != len(other):
             raise ContractError(
                 f"{what}: {name!r} has {len(value)} rows, and {spec.as_long_as!r} {len(other)}; "
-                "send as many."
+                "send equally many."
             )
         if value.numel() and (floating or spec.lowest is not None or spec.highest is not None):
             low, high = (bound.item() for bound in torch.aminmax(value.detach()))

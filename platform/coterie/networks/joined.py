@@ -100,7 +100,7 @@ class Joined(EncoderConfig):
 
 
 class _SideBySide(nn.Module):
-    """Encoders whose outputs, of unit length, follow each other."""
+    """Encoders whose outputs, of unit length, are concatenated."""
 
     def __init__(self, encoders: list[Encoder]) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
         stored[storage.data_ptr()] = storage.nbytes()
         if value.nbytes > storage.nbytes():
             raise DataError(
-                f"{path}: {printable(name)} repeats the numbers that the file has of it; save it "
+                f"{path}: {printable(name)} repeats numbers that the file stores once; save it "
                 "after .contiguous()."
             )
     whole, most = sum(value.nbytes for value in weights.values()), sum(stored.values())

@@ -310,7 +310,7 @@ def test_tensors_that_belong_together_are_equally_long(rows):
     uneven = Outcome(gathered={"choice": torch.ones(rows), "points": POINTS})
     with pytest.raises(ContractError) as caught:
         check(uneven, phase=phase)
-    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send as many."
+    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send equally many."
     assert str(caught.value) == says
 
 

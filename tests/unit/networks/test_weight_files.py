@@ -234,7 +234,7 @@ REPEATED = {
 @pytest.mark.parametrize("kind", REPEATED)
 def test_weights_with_more_numbers_than_their_file_are_refused(kind, zipped):
     content = saved({"a": torch.ones(1), "b": REPEATED[kind]}, zipped=zipped)
-    with pytest.raises(DataError, match=r"^x\.pt: b repeats the numbers .*\.contiguous\(\)\.$"):
+    with pytest.raises(DataError, match=r"^x\.pt: b repeats numbers .*\.contiguous\(\)\.$"):
         parse_weights(content, "x.pt")
 
 
