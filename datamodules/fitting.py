@@ -106,7 +106,7 @@ class Fitting:
         if self.measures:
             raise DataError(
                 f"{names[0]}: the run had levels for each site (data.levels), which are measured "
-                "in a folder of pictures, or a table of their paths; give one."
+                "in a folder of pictures or a table of paths; give such a folder or table."
             )
         wanted = self.shape[1:]
         pixel_format = replace(self._form, size=(wanted[0], wanted[1]))

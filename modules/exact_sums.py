@@ -140,7 +140,7 @@ def differences(
     warps: Sequence[tuple[Warp, Warp]],
     embed: Callable[[Tensor], Shaped[Tensor, "n d"]],
 ) -> Iterator[Shaped[Tensor, "n d"]]:
-    """Return differences between both warps of each pair, for some samples at a time."""
+    """Yield the change of features between the two warps of each pair, block by block."""
     for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
         samples = client.data.take(rows)
         for pair in warps:

@@ -95,7 +95,7 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         module.round = round_
 
     def restore(self, module: Blended, kept: Tensors) -> None:
-        """Begin a task."""
+        """Blend the global model with what the client kept, to begin a task from it."""
         module.begin(kept)
 
     def keep(self, module: Blended, slots: Slots) -> Tensors:

@@ -101,7 +101,7 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Draw starts from the moments of all samples, or take Lloyd's step of each moving start."""
+        """Draw starts from the moments of all samples, or move each start by Lloyd's step."""
         if phase.name == MOMENTS:
             moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
             restarts = range(self._config.restarts)

@@ -168,7 +168,7 @@ class NoisyPrototypes(OnEncoder):
         return None if head is None else PrototypesHead(**head)
 
     def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
-        """Return sums over samples in the unit ball, and over differences of both warps."""
+        """Return sums over samples in the unit ball, and over their changes by paired warps."""
         embed = partial(self._embedded, client, slots)
         points = _in_ball(embed() / self._clip, 1.0)
         sums = {

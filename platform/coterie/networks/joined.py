@@ -122,7 +122,7 @@ def _part(given: Any, own: Mapping[str, bool]) -> Any:
         return given
     part = {"model": given} if isinstance(given, str) else dict(given)
     if part.get("download"):
-        raise ConfigError("encoder.parts: a part fetches nothing by itself; set encoder.download.")
+        raise ConfigError("encoder.parts: a part has no download of its own; set encoder.download.")
     if "target" in part:
         return part
     library, _, model = str(part.get("model")).partition(":")
