@@ -32,7 +32,7 @@ class FedEMAConfig(PaperConfig):
 
 
 class Blended(Decayed):
-    """BYOL's networks, whose task begins between the global model and the client's own."""
+    """BYOL's networks; a task starts from a blend of the global model and the client's own."""
 
     config: FedEMAConfig
 

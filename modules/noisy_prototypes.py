@@ -219,7 +219,7 @@ class NoisyPrototypes(OnEncoder):
             return {}
         if number < few:
             raise RunError(
-                f"{number} prototypes stand out from the noise, too few to cut into clusters; "
+                f"Only {number} prototypes stand out from the noise, too few to cut into clusters; "
                 "lower privacy.dp.noise_multiplier or method.prototypes."
             )
         points = on_lattice(centroids[kept])

@@ -134,7 +134,7 @@ def _gap(hooked: Tensor | None, own: list[Tensor]) -> float:
 
 
 def _deterministic(encoder: nn.Module) -> nn.Module:
-    """Return a copy that trains in float64, without layers that leave out parts at random."""
+    """Return a copy in train mode and float64, with dropout and the like turned off."""
     found = copy.deepcopy(encoder).double().train()
     for part in found.modules():
         if any(word in type(part).__name__ for word in _RANDOM):

@@ -70,7 +70,7 @@ def _written_out(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(key: str, section: str) -> str:
-    """Return the argument's name; LightningCLI writes model.init_args.lr."""
+    """Return the name of a class's argument in a key, without LightningCLI's `init_args`."""
     return key.removeprefix(section).removeprefix("init_args.")
 
 

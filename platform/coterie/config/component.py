@@ -217,7 +217,7 @@ def _path_of(model: type[Component]) -> str:
 
 
 def trust_of(info: ValidationInfo) -> tuple[str, ...]:
-    """Return the packages that the user trusts, in a validator."""
+    """Return the packages that the user trusts, from the context of a validation."""
     found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
     return found
 

@@ -42,7 +42,7 @@ class Joined(EncoderConfig):
     @model_validator(mode="before")
     @classmethod
     def _with_targets(cls, given: Any) -> Any:
-        """Find the classes of parts, and hand on whether they have their libraries' weights."""
+        """Complete the config of each part: its class, and the common keys for weights."""
         if not isinstance(given, Mapping) or not isinstance(given.get("parts"), list | tuple):
             return given
         own = {key: True for key in ("pretrained", "download") if given.get(key) is True}

@@ -231,7 +231,7 @@ def _clean(value: Any, key: str) -> Any:
 
 
 def _is_plain(text: str, key: str) -> bool:
-    """Return whether a text under a key is one that programs of networks have there."""
+    """Return whether a text is one that programs of networks have under this key."""
     if key in {"in_spec", "out_spec"}:
         return _is_structure(json.loads(text)[1])
     if key == "expr_str":
