@@ -229,7 +229,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _description(path: Path) -> _Description:
-    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write."""
+    """Read a metadata file of Hugging Face `datasets`, unless it is larger than they write."""
     with opened(path) as file:
         content = file.read(_LONGEST)
     try:

@@ -360,7 +360,7 @@ class Concord(OnViews):
 def _with_centroids(
     server: ServerState, phase: Phase, centroids: Mapping[str, Int32[Tensor, "k c"]]
 ) -> ServerState:
-    """Return the state with each start's next centroids, and room for their sums."""
+    """Return the state with each start's next centroids, and zeros for their sums."""
     zeros = {
         start: torch.zeros(len(one), one.shape[1] + 2, dtype=torch.float64)
         for start, one in centroids.items()

@@ -72,7 +72,7 @@ class NoisyLloyd:
         return {SUMS: (sums[SUMS][SUMS][..., -1] / self._weight).round()} if SUMS in sums else {}
 
     def no_sums(self, clusters: int) -> dict[str, Tensors]:
-        """Return room for the sums of this many clusters."""
+        """Return slots of zeros in the shapes of the sums of this many clusters."""
         return {SUMS: {SUMS: torch.zeros(clusters, self._features + 1, dtype=torch.float64)}}
 
     def phase(self, server: ServerState, name: str, down: Iterable[str]) -> Phase:
@@ -140,7 +140,7 @@ class PrivateKMeans(OnEncoder):
         self.rounds = 1 + config.iterations
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built, and room for the sums of one cluster of all samples."""
+        """Return the encoder as built, and zeros for the sums of one cluster of all samples."""
         return with_slots(super().init(sizes, seed), self._lloyd.no_sums(1))
 
     def next(self, server: ServerState) -> Phase | None:

@@ -155,7 +155,7 @@ class ParquetTable:
         return tuple(found)
 
     def _check(self, group: int, columns: Sequence[str]) -> None:
-        """Refuse columns of a row group that grow too much, with all that was read before."""
+        """Refuse columns of a row group if these and all that was read before grow too much."""
         with self._lock:
             for leaf in self._leaves:
                 key = (group, leaf)

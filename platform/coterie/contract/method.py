@@ -124,7 +124,7 @@ class Method(Protocol):
     rounds: int
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Give a class without a `Config` its own one, since a config names the method's class."""
+        """Give a subclass without a `Config` one of its own, which names the subclass."""
         super().__init_subclass__(**given)
         inherited = getattr(cls, "Config", None)
         if inherited is not None and "Config" not in vars(cls):
