@@ -115,8 +115,8 @@ def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     whole, most = sum(value.nbytes for value in weights.values()), sum(stored.values())
     if whole > max(_SHARED, _NAMES * most):
         raise DataError(
-            f"{path}: its {len(weights):,} weights are {whole >> 20:,} MiB, but share "
-            f"{most >> 20:,} MiB in the file; save each once."
+            f"{path}: its {len(weights):,} weights overlap: they are {whole >> 20:,} MiB, and the "
+            f"file stores {most >> 20:,} MiB; save each weight once."
         )
     return weights
 
