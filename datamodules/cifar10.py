@@ -1,11 +1,14 @@
 """CIFAR-10, from parquet files or from the original Python pickles."""
 
+import hashlib
+import pickle
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from coterie.config.regular_files import open_regular
 from coterie.datamodules.base import (
     ROOT_VARIABLE,
     Half,
@@ -20,24 +23,41 @@ _FOLDER = "cifar10"
 _PICKLES = "cifar-10-batches-py"
 
 
-def read_pickles(root: Path, half: Half) -> Source:
-    """Open one half in torchvision's layout; torchvision verifies checksums before unpickling.
+def read_originals(root: Path, theirs: Any, half: Half | None) -> list[dict[str, Any]]:
+    """Unpickle the files of one half, or that of the classes' names, of a data set of torchvision.
+
+    Each is read once, and what is unpickled are the bytes of which torchvision has the MD5.
 
     Raises:
         DataError: If a file is missing or modified.
     """
-    # torchvision takes a second to import, and parquet files do not need it.
-    from torchvision import datasets
+    meta = [(theirs.meta["filename"], theirs.meta["md5"])]
+    lists = {"train": theirs.train_list, "test": theirs.test_list, None: meta}
+    folder, found = root / theirs.base_folder, []
+    for name, md5 in lists[half]:
+        try:
+            with open_regular(folder / name) as file:
+                content = file.read()
+        except OSError:
+            content = b""
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+            raise DataError(
+                f"{folder} is incomplete or corrupt; fetch {theirs.filename} again and unpack it "
+                f"in {root}."
+            )
+        found.append(pickle.loads(content, encoding="latin1"))  # noqa: S301 - the original
+    return found
 
-    try:
-        data = datasets.CIFAR10(root=str(root), train=half == "train", download=False)
-    except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"{root / _PICKLES} is incomplete or corrupt; fetch cifar-10-python.tar.gz again and "
-            f"unpack it in {root}."
-        ) from error
-    images = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
-    return source_from_arrays(images, np.asarray(data.targets, dtype=np.int64))
+
+def read_pictures(root: Path, theirs: Any, half: Half, labels: str) -> Source:
+    """Open one half in torchvision's layout.
+
+    Raises:
+        DataError: As `read_originals`.
+    """
+    batches = read_originals(root, theirs, half)
+    images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    return source_from_arrays(images, np.concatenate([batch[labels] for batch in batches]))
 
 
 class CIFAR10(ImageDataModule["CIFAR10.Config"]):
@@ -79,7 +99,10 @@ class CIFAR10(ImageDataModule["CIFAR10.Config"]):
             return open_parquet_images(files, "RGB", len(self.classes))
         # Another folder holds another version of the pictures, which the pickles are not.
         if self.config.folder == _FOLDER and (self.root() / _PICKLES).is_dir():
-            return read_pickles(self.root(), half)
+            # torchvision takes a second to import, and parquet files do not need it.
+            from torchvision import datasets
+
+            return read_pictures(self.root(), datasets.CIFAR10, half, "labels")
         raise DataError(
             f"{self.title}: no {half}*.parquet in {folder} or one folder below, and no {_PICKLES}/ "
             f"in {self.root()}; fetch uoft-cs/cifar10 from the Hugging Face hub into {folder}, or "

@@ -1,15 +1,13 @@
 """CIFAR-100, from the original Python pickles in torchvision's layout."""
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from coterie.datamodules.base import ROOT_VARIABLE, Half
+from coterie.datamodules.cifar10 import read_originals, read_pictures
 from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
-from coterie.datamodules.source import Source, source_from_arrays
+from coterie.datamodules.source import Source
 from coterie.errors import DataError
 
 _FOLDER = "cifar-100-python"
@@ -18,8 +16,7 @@ _FOLDER = "cifar-100-python"
 class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
     """Natural images: 50,000 + 10,000, RGB, 32×32, 100 classes or 20 superclasses of five.
 
-    Reads <root>/cifar-100-python/{train,test,meta}; torchvision verifies their checksums before
-    anything is unpickled.
+    Reads <root>/cifar-100-python/{train,test,meta}, the originals alone.
     """
 
     class Config(DownloadConfig):
@@ -45,18 +42,10 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
                 f"there, set data.root or {ROOT_VARIABLE} to the folder that holds {_FOLDER}/, or "
                 "set data.download=true."
             )
-        try:
-            data = datasets.CIFAR100(root=str(self.root()), train=half == "train", download=False)
-        except (OSError, RuntimeError) as error:
-            raise DataError(
-                f"{folder} is incomplete or corrupt; fetch cifar-100-python.tar.gz again and "
-                f"unpack it in {self.root()}."
-            ) from error
-        images = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
-        labels = _unpickle(folder / half)[f"{self.config.labels}_labels"]
-        names = _unpickle(folder / "meta")[f"{self.config.labels}_label_names"]
-        source = source_from_arrays(images, np.asarray(labels, dtype=np.int64))
-        return replace(source, classes=tuple(names))
+        kind, root = self.config.labels, self.root()
+        source = read_pictures(root, datasets.CIFAR100, half, f"{kind}_labels")
+        (names,) = read_originals(root, datasets.CIFAR100, None)
+        return replace(source, classes=tuple(names[f"{kind}_label_names"]))
 
     def complete(self) -> bool:
         """Return whether the three files exist."""
@@ -67,9 +56,3 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
         from torchvision import datasets
 
         datasets.CIFAR100(root=str(root), download=True)
-
-
-def _unpickle(path: Path) -> dict[str, Any]:
-    """Unpickle a file that torchvision has verified, since torchvision reads no coarse labels."""
-    content: dict[str, Any] = pickle.loads(path.read_bytes(), encoding="latin1")  # noqa: S301
-    return content

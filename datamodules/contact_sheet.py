@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -15,6 +16,9 @@ from coterie.datamodules.source import Source
 
 _SIDE, _GAP, _LINE = 96, 6, 18
 _COLUMNS, _ROWS = 10, 20
+_END = 12
+_FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+"""A font with accents, which Pillow's own has not."""
 _PAPER, _INK = (255, 255, 255), (30, 30, 30)
 
 
@@ -34,15 +38,27 @@ def write_contact_sheet(
         return False
     height = len(drawn) * (_SIDE + _LINE + _GAP) + _GAP
     sheet = Image.new("RGB", (_COLUMNS * (_SIDE + _GAP) + _GAP, height), _PAPER)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    pen, font = ImageDraw.Draw(sheet), ImageFont.truetype(_FONT, 12)
     for line, (title, images) in enumerate(drawn):
         top = _GAP + line * (_SIDE + _LINE + _GAP)
-        pen.text((_GAP, top), title, fill=_INK, font=font)
+        pen.text((_GAP, top), _within(title, sheet.width - 2 * _GAP, font), fill=_INK, font=font)
         for column, image in enumerate(images):
             if image is not None:
                 sheet.paste(image, (_GAP + column * (_SIDE + _GAP), top + _LINE))
     sheet.save(path)
     return True
+
+
+def _within(title: str, width: int, font: ImageFont.FreeTypeFont) -> str:
+    """Leave out as much of a title's middle as the width asks for, but keep its end: the number."""
+    kept = len(title)
+    while font.getlength(found := _shortened(title, kept)) > width:
+        kept -= 1
+    return found
+
+
+def _shortened(title: str, kept: int) -> str:
+    return title if kept == len(title) else f"{title[: kept - _END]}…{title[-_END:]}"
 
 
 def _chosen(

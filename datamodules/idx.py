@@ -17,8 +17,8 @@ from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Images, Source, source_from_arrays
 from coterie.errors import DataError
 
-_UINT8 = 8
-"""The type code of unsigned bytes in an IDX header."""
+_UINT8, _DIMENSIONS = 8, 3
+"""The type code of unsigned bytes in an IDX header, and the most dimensions."""
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -36,7 +36,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             content = _unzipped(file, packed) if path.suffix == ".gz" else file.read()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
+    if len(content) < 4 or content[:3] != bytes((0, 0, _UINT8)) or content[3] > _DIMENSIONS:
         raise DataError(f"{path} is not an IDX file of unsigned bytes; fetch it again.")
     start = 4 + 4 * content[3]
     extents = content[4:start] if len(content) >= start else b""
@@ -80,7 +80,7 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
         images_path = self._find(f"{self.stem(half)}-images-idx3-ubyte")
         labels_path = self._find(f"{self.stem(half)}-labels-idx1-ubyte")
         images, labels = read_idx(images_path), read_idx(labels_path)
-        if images.ndim != 3 or labels.shape != images.shape[:1]:
+        if images.ndim != 3 or 0 in images.shape[1:] or labels.shape != images.shape[:1]:
             raise DataError(
                 f"{images_path} has shape {images.shape} and {labels_path} has {labels.shape}; "
                 "fetch both again."

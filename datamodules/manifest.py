@@ -1,5 +1,6 @@
 """Samples listed in a table: pictures by path or bytes, or vectors, with labels and clients."""
 
+import logging
 import re
 import unicodedata
 from dataclasses import replace
@@ -21,10 +22,18 @@ from coterie.datamodules.custom_data import (
     number_owners,
 )
 from coterie.datamodules.remote import opened
+from coterie.datamodules.sample_tables import (
+    TableColumns,
+    feature_columns,
+    feature_matrix,
+    is_number,
+)
 from coterie.datamodules.source import Samples, Source, source_from_pictures
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
-from coterie.errors import DataError
+from coterie.errors import DataError, listed
+
+_logger = logging.getLogger(__name__)
 
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
@@ -59,8 +68,8 @@ class Manifest(CustomData["Manifest.Config"]):
     """Samples listed in a .csv or .parquet file, or in a folder saved by Hugging Face `datasets`.
 
     A sample is a picture's path relative to the file's folder, or its bytes: a binary column, or a
-    struct with a field `bytes`; or a vector, a list of numbers. Only what is needed is read of
-    bytes and of vectors. A folder may also hold .parquet files.
+    struct with a field `bytes`; or a vector: a list of numbers, or columns of numbers side by side.
+    Only what is needed is read of bytes and of lists. A folder may also hold .parquet files.
     """
 
     class Config(PicturesConfig):
@@ -68,6 +77,9 @@ class Manifest(CustomData["Manifest.Config"]):
 
         picture_column: str = Field(default="path", min_length=1)
         """Column of paths, bytes or vectors."""
+        feature_columns: tuple[str, ...] | None = None
+        """Columns of numbers that are the features of a sample; by default, in a table without the
+        column of pictures, all but the index, labels and clients."""
         label_column: str | None = None
         """Column of labels, text or integers, empty or -1 if unknown; by default none."""
         client_column: str | None = None
@@ -103,7 +115,6 @@ class Manifest(CustomData["Manifest.Config"]):
     def _table(self, path: Path) -> StoredTable:
         config = self.config
         wanted = {
-            "picture_column": config.picture_column,
             "label_column": config.label_column,
             "client_column": config.client_column,
         }
@@ -122,6 +133,8 @@ class Manifest(CustomData["Manifest.Config"]):
             raise DataError(
                 f"data.path={path}: it cannot be read ({reason}); give a .csv or .parquet."
             ) from error
+        if not (config.feature_columns or self._has_features(table)):
+            wanted["picture_column"] = config.picture_column
         for key, column in wanted.items():
             if column is not None and columns.count(column) > 1:
                 raise DataError(
@@ -134,11 +147,34 @@ class Manifest(CustomData["Manifest.Config"]):
                     "of them."
                 )
         if not rows:
-            raise DataError(f"data.path={path}: it lists no pictures; add rows.")
+            raise DataError(f"data.path={path}: it has no rows; add some.")
         return table
+
+    def _has_features(self, table: StoredTable) -> bool:
+        """Return whether the samples are columns of numbers, as there are no pictures."""
+        names, given = table.schema.names, self.config.picture_column
+        usual = given == type(self.config).model_fields["picture_column"].default
+        return usual and given not in names and any(map(is_number, table.schema.types))
+
+    def _features(self, table: StoredTable) -> Source:
+        """Return the columns of numbers side by side."""
+        config = self.config
+        features = config.feature_columns or ()
+        own = TableColumns(None, config.label_column, config.client_column, features)
+        names = feature_columns(self.path, table.schema, own)
+        if not features:
+            _logger.warning(
+                "%s: its features are the columns %s; data.feature_columns=[…] takes others.",
+                *(self.path, listed(names)),
+            )
+        columns = {name: table.column(name) for name in names}
+        matrix = feature_matrix(self.path, columns).astype(np.float32)
+        return Source(count=len(matrix), read=matrix.__getitem__)
 
     def _samples(self, table: StoredTable) -> Source:
         config, column = self.config, self.config.picture_column
+        if config.feature_columns or self._has_features(table):
+            return self._features(table)
         kind = table.schema.field(column).type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
@@ -255,7 +291,7 @@ def _class_names(path: Path, column: str) -> tuple[str, ...]:
 def _is_list(kind: Any) -> bool:
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     numbers = any(test(kind) for test in tests) and kind.value_type
-    return bool(numbers and (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)))
+    return bool(numbers and is_number(numbers))
 
 
 def _vectors(table: StoredTable, column: str, name: str) -> Source:

@@ -40,11 +40,21 @@ _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
 class TableColumns(NamedTuple):
-    """The columns of the table that a run trained on; empty if it trained on no table."""
+    """The columns of the table that a run trained on; empty if it trained on no table.
+
+    Attributes:
+        features: Columns of numbers; empty if nobody has named them.
+    """
 
     picture: str | None = None
     label: str | None = None
     client: str | None = None
+    features: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns of pictures, labels and clients."""
+        return tuple(name for name in (self.picture, self.label, self.client) if name is not None)
 
     def client_in(self, names: Collection[str]) -> str | None:
         """Return the column of clients of a table with these columns, or None."""
@@ -57,8 +67,11 @@ NO_COLUMNS = TableColumns()
 def columns_as_trained(data: object) -> TableColumns:
     """Return the columns that the section `data` of a run's stored config names."""
     keys = data.get("source", data) if isinstance(data, Mapping) else {}
-    named = (keys.get(f"{name}_column") for name in TableColumns._fields)
-    return TableColumns(*(name if isinstance(name, str) else None for name in named))
+    given = {name: keys.get(f"{name}_column") for name in ("picture", "label", "client")}
+    named = {name: column for name, column in given.items() if isinstance(column, str)}
+    features = keys.get("feature_columns")
+    own = tuple(map(str, features)) if isinstance(features, list | tuple) else ()
+    return TableColumns(**named, features=own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +110,7 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        text = (*_NAMES, *_FILES, CLIENT, *(name for name in columns if name is not None))
+        text = (*_NAMES, *_FILES, CLIENT, *columns.named)
         schema = open_csv(path, text).schema
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
@@ -160,18 +173,18 @@ def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
         kind = schema.field(own.picture).type
         if not _is_list(kind):
             return _Columns("file" if str(_plain(kind)) in _TEXT else "picture", [own.picture])
+    if own.features:
+        return _Columns("numbers", feature_columns(path, schema, own))
     pictures = [name for name in _PICTURES if name in names]
     files = [name for name in _FILES if name in names]
-    lists = [f.name for f in schema if _is_list(f.type) and _is_number(f.type.value_type)]
-    numbers = [f.name for f in schema if _is_number(f.type) and not _is_no_feature(f.name, own)]
+    lists = [f.name for f in schema if _is_list(f.type) and is_number(f.type.value_type)]
     if pictures:
         return _Columns("picture", pictures[:1])
     if files:
         return _Columns("file", files[:1])
     if lists:
         return _Columns("list", lists[:1])
-    if numbers:
-        _tell_left_out(path, schema, numbers)
+    if numbers := feature_columns(path, schema, own):
         return _Columns("numbers", numbers)
     raise DataError(
         f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
@@ -179,14 +192,61 @@ def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
     )
 
 
+def feature_columns(path: Path, schema: Any, own: TableColumns) -> list[str]:
+    """Return the columns of numbers that are features: those that `own` names, or else all.
+
+    Raises:
+        DataError: If one that is named is missing, or is not of numbers.
+    """
+    if not own.features:
+        found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
+        if found:
+            _tell_left_out(path, schema, {*found, *own.named})
+        return found
+    for name in own.features:
+        if name not in schema.names:
+            raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
+        if not is_number(schema.field(name).type):
+            raise DataError(
+                f"{path}: its column {name} is of type {schema.field(name).type}, and features are "
+                "numbers; clean it, or leave it out of data.feature_columns."
+            )
+    return list(own.features)
+
+
+def feature_matrix(path: Path, columns: Mapping[str, Any], start: int = 0) -> NDArray[Any]:
+    """Return columns of numbers side by side, (n, columns).
+
+    Args:
+        path: The table, for errors.
+        columns: Name to Arrow's column.
+        start: The number of the first row.
+
+    Raises:
+        DataError: If a cell is empty.
+    """
+    for name, values in columns.items():
+        check_filled(path, name, values, start)
+    return np.column_stack([values.to_numpy() for values in columns.values()])
+
+
+def check_filled(path: Path, name: str, values: Any, start: int) -> None:
+    """Raise a DataError if a cell of a column is empty."""
+    if values.null_count:
+        raise DataError(
+            f"{path}: {name} is empty in one of the rows {start}..{start + len(values) - 1}; "
+            "fill or drop such rows."
+        )
+
+
 def _is_no_feature(name: str, own: TableColumns) -> bool:
     """Return whether a column of numbers is not a feature, such as the index of pandas."""
-    return name in _NO_FEATURES or name in own or is_index(name)
+    return name in _NO_FEATURES or name in own.named or is_index(name)
 
 
-def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:
+def _tell_left_out(path: Path, schema: Any, used: Collection[str]) -> None:
     """Warn about columns that look like features: an index, dates, booleans, texts."""
-    known = {*numbers, *_NO_FEATURES}
+    known = {*used, *_NO_FEATURES}
     left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
     if left:
         _logger.warning(
@@ -248,16 +308,11 @@ def _sites(column: Callable[[str], Any], columns: _Columns, count: int) -> tuple
 def _samples(
     path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
 ) -> NDArray[np.generic]:
-    for name in columns.names:
-        if rows[name].null_count:
-            raise DataError(
-                f"{path}: {name} is empty in one of the rows {start}..{start + len(rows) - 1}; "
-                "fill or drop such rows."
-            )
-    values = rows[columns.names[0]]
     if columns.kind == "numbers":
-        matrix = np.column_stack([rows[name].to_numpy() for name in columns.names])
-        return fitting.array(matrix, str(path))
+        matrix = feature_matrix(path, {name: rows[name] for name in columns.names}, start)
+        return fitting.array(matrix, f"{path}, columns {listed(columns.names)}")
+    values = rows[columns.names[0]]
+    check_filled(path, columns.names[0], values, start)
     if columns.kind == "list":
         return fitting.array(_matrix(path, columns.names[0], values), str(path))
     if columns.kind == "file":
@@ -302,7 +357,8 @@ def _is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Return whether a column of this Arrow type holds numbers; booleans are none."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 

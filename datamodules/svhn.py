@@ -1,19 +1,17 @@
 """SVHN's house numbers, from MATLAB files in torchvision's layout."""
 
+import zlib
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from scipy.io import loadmat
-from scipy.io.matlab import MatReadError
 
 from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from coterie.datamodules.matlab import read_matlab
+from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Source, source_from_arrays
-from coterie.errors import DataError
-
-_BROKEN = (OSError, ValueError, TypeError, KeyError, RuntimeError, MatReadError)
-"""SciPy's errors for files that are corrupt or not MATLAB version 5, as SVHN's are."""
+from coterie.errors import DataError, reason
 
 
 class SVHN(DownloadedDataModule[DownloadConfig]):
@@ -42,10 +40,11 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
                 f"{ROOT_VARIABLE} to the folder that holds it, or set data.download=true."
             )
         try:
-            content = loadmat(path)
+            with opened(path) as file:
+                content = read_matlab(file.read())
             images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
-        except _BROKEN as error:
-            raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
+        except (OSError, ValueError, LookupError, zlib.error) as error:
+            raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
         if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
             raise DataError(
                 f"{path} holds {images.dtype} images of shape {images.shape} and {len(labels)} "

@@ -3,17 +3,26 @@
 Batches are dicts, `coterie.contract.client.Batch`, of a client's task as of a data module's loader.
 """
 
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.config.component import Component, dumped, parse_component
+from coterie.config.growth import most_from
+from coterie.config.plain_files import plain_copy
 from coterie.config.trust import check_targets
-from coterie.contract import Task
+from coterie.contract import Task, blank
 from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.errors import ConfigError, CoterieError, reason
 from coterie.gradcache import Terms
+from coterie.networks.weight_files import checked, read_file, unpickled
 
 
 class ClientModule(LightningModule):
@@ -48,16 +57,72 @@ class ClientModule(LightningModule):
         return terms
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *given: Any, **named: Any) -> Any:
+    def load_from_checkpoint(  # type: ignore[override]  # without Lightning's own arguments
+        cls, checkpoint_path: Any, map_location: Any = "cpu", strict: bool = True, **named: Any
+    ) -> Any:
         """Load a Trainer's checkpoint, without running code from the file.
+
+        Nothing of this is left to Lightning, some versions of which call what the file names.
+
+        Args:
+            checkpoint_path: The file.
+            map_location: The device of the module.
+            strict: Whether the file has to have all of the module's weights, and no others.
+            named: Arguments of the module instead of the file's, such as `task`.
 
         Raises:
             ConfigError: If the file names a class that is not Coterie's; give `config` and `task`.
+                Or if it holds no such module.
+            DataError: If it cannot be read.
         """
-        stored = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
-        for name, parse in (("config", parse_component), ("task", Task.parse)):
-            if name not in named:
-                plain = stored["hyper_parameters"][name]
-                check_targets({name: plain}, checkpoint_path, ())
-                named[name] = parse(plain)
-        return super().load_from_checkpoint(checkpoint_path, *given, **named)
+        path = Path(checkpoint_path)
+        content = read_file("checkpoint_path", str(path))
+        stored = unpickled(content, str(path), "fetch the checkpoint again.")
+        try:
+            weights = checked(dict(stored["state_dict"]), path)
+            plain = plain_copy(stored.get("hyper_parameters", {}))
+            arguments = cls._arguments(plain, path, named)
+            if strict:
+                _check_sizes(lambda: cls(**arguments), arguments["task"], weights)
+            module = blank(lambda: cls(**arguments))
+            module.on_load_checkpoint(stored)
+            module.load_state_dict(weights, strict=strict)
+        except CoterieError:
+            raise
+        except Exception as error:  # whatever a stranger's values lead to
+            raise ConfigError(
+                f"{path}: it holds no {cls.__name__} ({reason(error)}); load it by the class that "
+                "was trained, or give config and task."
+            ) from error
+        return module.to(map_location)
+
+    @classmethod
+    def _arguments(
+        cls, stored: Mapping[str, Any], path: Path, named: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of the class, of which a file has config, task and plain values."""
+        known = {key: stored[key] for key in signature(cls).parameters if key in stored}
+        own: dict[str, Any] = {**known, **named}
+        parsers: dict[str, Callable[[Any], Any]] = {"config": parse_component, "task": Task.parse}
+        if "task" not in named:
+            stored["task"]["encoder"].pop("download", None)  # it is the reader's to give
+        for name in [name for name in parsers if name not in named]:
+            check_targets({name: stored[name]}, path, ())
+            own[name] = parsers[name](stored[name])
+        return own
+
+
+def _check_sizes(build: Callable[[], nn.Module], task: Task, weights: Mapping[str, Tensor]) -> None:
+    """Check that weights fit a module, which is built without memory: a file may ask for too much.
+
+    Raises:
+        ValueError: If they do not.
+    """
+    if math.prod(task.shape) > most_from(sum(value.nbytes for value in weights.values())):
+        raise ValueError("its samples are larger than its weights")
+    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+        wanted = {name: value.shape for name, value in blank(build).state_dict().items()}
+        found = {name: value.shape for name, value in weights.items()}
+        for name in sorted(wanted.keys() | found.keys()):
+            if wanted.get(name) != found.get(name):
+                raise ValueError(f"{name} is of other weights")

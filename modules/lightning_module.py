@@ -7,7 +7,7 @@ client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazh
 "Federated Learning with Personalization Layers" (FedPer, arXiv:1912.00818).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar
@@ -134,6 +134,16 @@ class Lightning(Method):
     def personal(self) -> tuple[str, ...]:
         """Patterns of the layers that stay with each client."""
         return self._config.personal
+
+    def fill(self, whole: Callable[[Any], Any], seed: int) -> None:
+        """Have late and lazy layers of a module built that its class names; an object has them."""
+        if self._config._object is not None:
+            return
+        with seeded_everywhere(seed):
+            module = self._fresh()
+        found = whole(module)
+        if found is not module:
+            self._config.attach(found, self._config._callbacks, self._config._trainer)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Return the values of the given object, or those of a module built from the run's seed."""

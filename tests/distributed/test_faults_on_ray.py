@@ -55,6 +55,28 @@ def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
     ]
 
 
+FEDAVG = ("experiment=fedavg_digits", "data.limit=200", "encoder=mlp", "encoder.hidden=[8]")
+
+
+@pytest.mark.parametrize("crashes", [1, 4])
+def test_actors_that_crash_as_they_start_are_replaced_three_times(cluster, tmp_path, crashes):
+    for number in range(crashes):
+        (tmp_path / str(number)).touch()
+    keys = (
+        "method.target=tests.builders.crashes:Crashes",
+        f"method.fuses={tmp_path}",
+        f"method.driver={os.getpid()}",
+        "method.rounds=1",
+        "cluster.num_actors=1",
+    )
+    if crashes > 3:
+        with pytest.raises(RunError, match=r"^An actor died while it started \("):
+            run(*keys, base=FEDAVG)
+    else:
+        assert run(*keys, base=FEDAVG).failures == []
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
     with pytest.raises(RunError, match=r"2 actors died in one phase.*look for memory running out"):

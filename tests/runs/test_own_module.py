@@ -242,6 +242,40 @@ def test_modules_of_either_package_and_late_layers(tmp_path, kind):
     assert run.module.layer.weight.shape == (3, 4)
 
 
+class LazyHead(Lit):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.LazyLinear(3)
+
+
+class LateHead(Lit):
+    def __init__(self):
+        super().__init__()
+        self.body = self.head = None
+
+    def configure_model(self):
+        self.body = nn.Linear(4, 8) if self.body is None else self.body
+        self.head = nn.Linear(8, 3) if self.head is None else self.head
+
+
+@pytest.mark.parametrize("kind", ["LazyHead", "LateHead"])
+@pytest.mark.parametrize("backend", ["serial", pytest.param("local", marks=pytest.mark.ray)])
+def test_late_layers_of_a_class_that_the_command_line_names(tmp_path, kind, backend):
+    words = (
+        "experiment=lightning",
+        f"module={__name__}:{kind}",
+        "data.target=tests.builders.own_module:Data",
+        "partition.clients=2",
+        "method.rounds=1",
+        f"cluster={backend}",
+        "evaluation.figures=false",
+        f"run_dir={tmp_path / 'run'}",
+    )
+    Federation(compose(*words), Silent()).run()
+    saved = torch.load(tmp_path / "run" / "model" / "model.ckpt", weights_only=True)
+    assert saved["state_dict"]["head.weight"].shape == (3, 8)
+
+
 class KeepsStatistics(Lazy):
     """One that keeps what it can of the first batch: in buffers and in its first weights."""
 

@@ -143,8 +143,14 @@ def test_what_needs_labels_is_refused_without(digits):
         Federation(compose(*SHORT, *path, "partition=dirichlet"))
     for data in (path, ("data=npz", f"data.path={digits / 'vectors.npz'}")):
         method = f"method.target={__name__}:Supervised"
-        with pytest.raises(DataError, match="it lacks labels, which the method trains with; ch"):
+        with pytest.raises(DataError, match="samples have no label, and the method trains with"):
             Federation(compose("experiment=fedmcc_digits", *data, method))
+    arrays = np.load(digits / "vectors.npz")
+    labels = np.where(np.arange(len(arrays["x"])) < 6, 0, -1)
+    np.savez(digits / "few.npz", x=arrays["x"], y=labels)
+    few = ("data=npz", f"data.path={digits / 'few.npz'}")
+    with pytest.raises(DataError, match=rf": {len(labels) - 6} of {len(labels)} samples have no"):
+        Federation(compose("experiment=fedmcc_digits", *few, method))
 
 
 def test_unknown_labels_are_a_column_of_their_own():

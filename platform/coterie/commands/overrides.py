@@ -1,5 +1,6 @@
 """Parses `key=value` arguments by Hydra's grammar."""
 
+import re
 from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,6 +12,9 @@ from coterie.errors import ConfigError
 _PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
 _PATH_ENDS = (".path", ".root")
 """Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
+_ITEMS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
+_PLAIN_LIST = re.compile(r"\[([^\[\]{}$]+)\]")
+"""A list without lists in it, and what stands between its commas."""
 _STRUCTURE = tuple("'\"[{(")
 """First characters of values that are more than a text, for which Hydra's error message is
 shown."""
@@ -51,7 +55,10 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 
 def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
-    """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts."""
+    """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts.
+
+    So do those in a list, as in [Höhe,weight (kg)].
+    """
     key, _, value = text.partition("=")
     as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
     is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
@@ -61,6 +68,19 @@ def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
     try:
         return parser.parse_override(text)
     except HydraException:
+        if plain := _PLAIN_LIST.fullmatch(value):
+            quoted = ",".join(_quoted(parser, one) for one in _ITEMS.findall(plain[1]))
+            return parser.parse_override(f"{key}=[{quoted}]")
         if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
             raise
         return parser.parse_override(as_text)
+
+
+def _quoted(parser: OverridesParser, item: str) -> str:
+    """Return an item of a list, in quotes if Hydra needs them."""
+    item = item.strip()
+    try:
+        parser.parse_override(f"x={item}")
+    except HydraException:
+        return QuotedString(item, Quote.double).with_quotes()
+    return item

@@ -57,7 +57,7 @@ def _check_samples(name: str, samples: Samples) -> None:
 
 def _check_variety(name: str, samples: Samples) -> None:
     first = samples[:1]
-    if not any((chunk != first).any() for chunk in _chunks(samples)):
+    if len(samples) > 1 and not any((chunk != first).any() for chunk in _chunks(samples)):
         ground = ", and data.background if pictures are transparent" if samples.ndim == 4 else ""
         raise DataError(
             f"data={name}: all {len(samples)} samples are the same, so there is nothing to learn "

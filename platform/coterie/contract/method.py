@@ -24,6 +24,7 @@ from coterie.contract.phase import (
     averaged,
 )
 from coterie.contract.seeds import blank
+from coterie.contract.tensor_spec import DTYPES
 
 _NETWORKS = ("encoder", "augmentation")
 
@@ -86,8 +87,14 @@ class Task:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> "Task":
-        """Return the task that `dumped` gave."""
+        """Return the task that `dumped` gave.
+
+        Raises:
+            ValueError: If its dtype is none; other errors of Python and pydantic for other values.
+        """
         read = {"shape": tuple(plain["shape"]), "dtype": getattr(torch, plain["dtype"])}
+        if read["dtype"] not in DTYPES:
+            raise ValueError(f"{plain['dtype']} is no dtype")
         networks = {name: parse_component(plain[name]) for name in _NETWORKS}
         return cls(**{**plain, **read, **networks})
 

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -89,6 +89,15 @@ class FederatesModule(Protocol):
 
     def module_for(self, server: ServerState, state: Tensors | None) -> Any:
         """Return the module with the server's values and, if given, a client's kept values."""
+        ...
+
+    def fill(self, whole: Callable[[Any], Any], seed: int) -> None:
+        """Have the module's late and lazy layers built, if it has any that are not.
+
+        Args:
+            whole: Takes a module and returns it, or a copy with these layers.
+            seed: Of the first weights.
+        """
         ...
 
     @property

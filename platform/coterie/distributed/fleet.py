@@ -23,7 +23,7 @@ from coterie.distributed.cluster import (
     started_here,
 )
 from coterie.distributed.nodes import autoscales, leaving, node_of
-from coterie.distributed.waiting import raise_if_dead, wait_until_ready
+from coterie.distributed.waiting import CrashedError, raise_if_dead, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
 from coterie.execution.events import ClientTask
@@ -93,6 +93,8 @@ class Fleet:
         self._names = (
             node_local_names(workload.config) if workload.node_local_classes is not None else None
         )
+        if self._names is not None and started_here():
+            self._share_cpus(len(self._names))
         most = len(workload.parts) if self._names is None else len(self._names)
         self._grows = autoscales()
         self._free = self._room_at_start()
@@ -104,6 +106,17 @@ class Fleet:
         self._homes = {self.new_actor(home): home for home in homes}
         self.actors = list(self._homes)
         self._starting: dict[Any, tuple[Any, float]] = {}
+
+    def _share_cpus(self, clients: int) -> None:
+        """Lower the CPUs of each client where this machine's are too few for all of them."""
+        cpus = ray.cluster_resources().get("CPU", 1.0)
+        if clients * self._config.cpus_per_client > cpus:
+            share = math.floor(100 * cpus / clients) / 100 or 0.01
+            self._config = self._config.model_copy(update={"cpus_per_client": share})
+            self._note(
+                f"The data's {clients} clients share this machine's {cpus:g} CPUs, as with "
+                f"cluster.cpus_per_client={share:g}."
+            )
 
     def _room_at_start(self) -> int:
         """Return how many client actors fit the cluster; under an autoscaler it may be none."""
@@ -169,9 +182,23 @@ class Fleet:
         self.actors, self._homes, self._starting, self.joining = [], {}, {}, {}
 
     def _wait(self, least: int | None) -> None:
-        """Wait until this number of actors is ready, by default all; the others join later."""
+        """Wait until this number of actors is ready, by default all; the others join later.
+
+        One that crashes as it starts is replaced, as it would be later.
+        """
         told = (lambda text: None) if started_here() else self._note  # there is always room
-        self.joining |= wait_until_ready(self.actors, self._config, self._stop, least, told)
+        for left in range(self._config.max_actor_restarts, -1, -1):
+            try:
+                late = wait_until_ready(self.actors, self._config, self._stop, least, told)
+                break
+            except CrashedError as error:
+                if not left:
+                    raise
+                home = self._homes.pop(error.actor)
+                new = self.new_actor(home)
+                self._homes[new] = home
+                self.actors[self.actors.index(error.actor)] = new
+        self.joining |= late
         self.actors = [actor for actor in self.actors if actor not in self.joining]
 
     def _take_in(self) -> None:

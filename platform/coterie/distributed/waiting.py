@@ -20,6 +20,16 @@ _SETTLE_S = 10.0
 _SAY_S = 5.0
 
 
+class CrashedError(RunError):
+    """An actor's process has ended while it started, though its machine has memory.
+
+    Attributes:
+        actor: The actor.
+    """
+
+    actor: Any = None
+
+
 def wait_for(reference: Any, stop: Callable[[], None], until: float = math.inf) -> bool:
     """Wait until a reference has a result, or its actor has died.
 
@@ -54,7 +64,8 @@ def wait_until_ready(
 
     Raises:
         Exception: The error of an actor's set-up, unwrapped.
-        RunError: If an actor dies, or too few are ready in time.
+        CrashedError: If an actor dies.
+        RunError: If too few are ready in time.
     """
     waiting = {actor.ready.remote(): actor for actor in actors}
     enough = len(actors) - (len(actors) if least is None else min(least, len(actors)))
@@ -64,8 +75,12 @@ def wait_until_ready(
         stop()
         done, _ = ray.wait(list(waiting), num_returns=1, timeout=_POLL_S)
         for reference in done:
-            raise_if_dead(reference)
-            del waiting[reference]
+            actor = waiting.pop(reference)
+            try:
+                raise_if_dead(reference)
+            except CrashedError as error:
+                error.actor = actor
+                raise
         now = time.monotonic()
         changed = now if done else changed
         late = now > started + config.start_timeout_s
@@ -84,7 +99,8 @@ def raise_if_dead(reference: Any) -> None:
 
     Raises:
         Exception: The error of the actor's set-up, unwrapped.
-        RunError: If the actor has died.
+        CrashedError: If the actor has died.
+        RunError: If it has, for want of memory.
     """
     try:
         ray.get(reference)
@@ -97,7 +113,7 @@ def raise_if_dead(reference: Any) -> None:
                 "runs there, or lower cluster.num_actors."
             ) from error
         told = printable(str(error).strip().splitlines()[-1]) or why
-        raise RunError(f"An actor died while it started ({told}); see Ray's logs.") from error
+        raise CrashedError(f"An actor died while it started ({told}); see Ray's logs.") from error
 
 
 def _each(config: ClusterConfig) -> str:

@@ -46,6 +46,7 @@ __all__ = [
     "style",
     "tick_step",
     "ticks",
+    "widest",
 ]
 
 COLOURS = (
@@ -137,6 +138,11 @@ def label(name: object) -> str:
     """Return a name as figures show it: one line, printable, and not too long."""
     text = printable(str(name))
     return text if len(text) <= NAME else f"{text[: NAME - 1]}…"
+
+
+def widest(names: Sequence[object]) -> float:
+    """Return by how many inches the longest label of names exceeds ten characters."""
+    return 0.075 * max(0, *(len(label(name)) - 10 for name in names), 0)
 
 
 def ticks(names: Sequence[object], most: int) -> tuple[list[int], list[str]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.contract.metric import Metric
-from coterie.evaluation.canvas import blank, drawn, save, ticks
+from coterie.evaluation.canvas import blank, drawn, save, ticks, widest
 
 _ROWS = 1024
 _SAMPLE = 2000
@@ -97,7 +97,8 @@ def class_distances_figure(
     rows = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(labels >= 0))[:_SAMPLE])
     found = class_distances(embedding[torch.from_numpy(rows)], labels[rows])
     unit = np.nanmean(np.diagonal(found))
-    figure = blank(6.2, 5.2)
+    names = widest(class_names)
+    figure = blank(6.2 + names, 5.2 + names)
     axes = figure.add_subplot()
     image = axes.imshow(found / unit, cmap="viridis")
     axes.set_xticks(*ticks(class_names[: len(found)], _MOST_TICKS), rotation=90)

@@ -1,6 +1,6 @@
 """The figure of a run's clusters: their sizes, confidence, and mean images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,35 +54,40 @@ def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") 
     clusters, sizes = np.unique(found.assignments, return_counts=True)
     drawn = [int(cluster) for cluster in clusters[np.argsort(-sizes, kind="stable")][:_ROWS]]
     images = found.samples.dtype == np.uint8 and len(found.samples.shape) == 4
-    height = 1.4 + max(0.62 * len(drawn), 2.6)
-    figure = blank(10.5 if images else 8.0, height)
-    ratios = [2.1, 1] if images else [1, 1]
+    members = {cluster: np.flatnonzero(found.assignments == cluster) for cluster in drawn}
+    means = [mean_images(found, own, seed) if images else [] for own in members.values()]
+    across = max(map(len, means))
+    figure = blank(8.0 + 0.32 * across, 1.4 + max(0.62 * len(drawn), 2.6))
+    ratios = [1 + 0.14 * across, 1]
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=ratios)[0]
-    _draw_rows(left, found, drawn, seed if images else None)
+    _draw_rows(left, found, members, means)
     _draw_silhouette(right.add_subplot(), found, seed)
     return save(figure, path, about)
 
 
-def _draw_rows(figure: Figure, found: Clustered, drawn: Sequence[int], seed: int | None) -> None:
-    """Draw sizes and confidence of these clusters, and their mean images if there is a seed."""
-    grid = figure.subplots(len(drawn), 1 + (0 if seed is None else _ACROSS), squeeze=False)
-    largest = max(int((found.assignments == cluster).sum()) for cluster in drawn)
-    for row, cluster in zip(grid, drawn, strict=True):
-        members = np.flatnonzero(found.assignments == cluster)
+def _draw_rows(
+    figure: Figure,
+    found: Clustered,
+    members: Mapping[int, NDArray[np.int64]],
+    means: Sequence[Sequence[NDArray[np.float64]]],
+) -> None:
+    """Draw sizes and confidence of clusters, and their mean images."""
+    grid = figure.subplots(len(members), 1 + max(map(len, means)), squeeze=False)
+    largest = max(map(len, members.values()))
+    for row, images, (cluster, own) in zip(grid, means, members.items(), strict=True):
         bar: Axes = row[0]
-        bar.barh([0], [len(members)], color=COLOURS[0])
+        bar.barh([0], [len(own)], color=COLOURS[0])
         bar.set_xlim(0, largest)
         bar.set_ylim(-1.6, 0.6)
-        sure = float(found.confidence[members].mean())
+        sure = float(found.confidence[own].mean())
         name = "outliers" if cluster < 0 else cluster
-        bar.text(0, -0.55, f"{name}: {len(members):,}, sure {sure:.2f}", fontsize=8, va="top")
+        bar.text(0, -0.55, f"{name}: {len(own):,}, sure {sure:.2f}", fontsize=8, va="top")
         bar.axis("off")
         for axes in row[1:]:
             axes.axis("off")
-        if seed is not None:
-            for axes, image in zip(row[1:], mean_images(found, members, seed), strict=False):
-                axes.imshow(image, cmap="gray", vmin=0, vmax=255)
-    what = "" if seed is None else f", means of {FEWEST} or more similar samples"
+        for axes, image in zip(row[1:], images, strict=False):
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255)
+    what = f",\nmeans of {FEWEST} or more similar samples" if any(means) else ""
     figure.suptitle(f"clusters: samples, confidence{what}", fontsize=11)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.contingency import Table
 from coterie.errors import DataError
-from coterie.evaluation.canvas import Axes, blank, drawn, save, ticks
+from coterie.evaluation.canvas import Axes, blank, drawn, save, ticks, widest
 from coterie.evaluation.clustering_metrics import accuracy
 from coterie.evaluation.curves_figure import Curve, curves_figure
 from coterie.evaluation.embedding import embedding_figure
@@ -49,7 +49,8 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
     order = sorted(range(clusters), key=lambda row: (pairs.get(row, classes), row))
     counts = table[order].T
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure = blank(2.6 + min(0.5 * clusters, 15), 1.9 + min(0.42 * classes, 13))
+    width = max(4.4, 2.6 + min(0.5 * clusters, 15) + widest(class_names))
+    figure = blank(width, 1.9 + min(0.42 * classes, 13))
     axes = figure.add_subplot()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(*ticks(order, _MOST_TICKS))

@@ -49,7 +49,10 @@ class SeededBatches:
         work: float = 1.0,
     ) -> None:
         if len(data) < 2:
-            raise ContractError(f"A client has {len(data)} samples; give each client two or more.")
+            raise ContractError(
+                f"It has {len(data)} of the two samples that a batch needs; "
+                "partition.smallest=2 joins such clients to others."
+            )
         self._data, self._plan, self._seed, self._with_labels = data, plan, seed, with_labels
         whole, rest = divmod(len(data), plan.batch_size)
         self._per_epoch = whole + (rest >= 2)

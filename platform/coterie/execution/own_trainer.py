@@ -21,9 +21,10 @@ from coterie.contract.loaders import Source, data_with
 from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
-from coterie.errors import ContractError
+from coterie.errors import ContractError, DataError
 from coterie.execution.batches import share_of_steps
 from coterie.execution.trainer import LightningTrainer
+from coterie.networks.weight_files import unpickled
 
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
 """Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
@@ -299,8 +300,8 @@ def _state(trainer: Any) -> Tensor:
 def _restore(trainer: Any, kept: Tensor) -> None:
     """Load what `_state` gave."""
     try:
-        content = torch.load(io.BytesIO(kept.numpy().tobytes()), weights_only=True)
-    except Exception as error:
+        content = unpickled(kept.numpy().tobytes(), "the state", "keep plain values")
+    except DataError as error:
         raise ContractError(
             "keep_optimizer=true: an optimiser, scheduler or callback keeps objects that are "
             "neither tensors nor plain values; leave keep_optimizer out."

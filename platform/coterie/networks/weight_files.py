@@ -1,6 +1,5 @@
 """Reads weights of networks from files: safetensors, or PyTorch's without code in them."""
 
-import argparse
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.data import AttributeDict
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -16,12 +14,10 @@ from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
 from coterie.contract.tensor_spec import DTYPES
 from coterie.errors import ConfigError, DataError, listed, printable, reason
-from coterie.networks.pickle_checks import check_pickles
+from coterie.networks.pickle_checks import PLAIN, check_pickles
 
 Weights = Mapping[str, Tensor]
 
-_PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
-"""Objects without code that training scripts store beside the weights: hyperparameters."""
 _REAL = {*DTYPES, torch.float8_e4m3fn, torch.float8_e5m2}
 _SHARED, _NAMES = 1 << 28, 50
 """Bytes that weights may have in any file, and names that each of its numbers may have."""
@@ -53,31 +49,45 @@ def read_file(key: str, path: str) -> bytes:
     return content
 
 
-def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
-    """Return the weights in a .safetensors file, or in one that `torch.save` wrote.
-
-    The content says which of the two it is. A checkpoint may hold them under `state_dict`,
-    `model_state_dict` or `model`. PyTorch's files are read with `weights_only=True`: one that holds
-    other objects than tensors and plain values is refused.
+def unpickled(content: bytes, path: str, remedy: str) -> Any:
+    """Return what `torch.save` wrote, on the CPU: tensors and plain values, and no other objects.
 
     Raises:
-        DataError: If they cannot be read.
+        DataError: If it cannot be read, in a sentence with a remedy.
     """
-    remedy = "save the network's state_dict()."
     try:
-        if content[8:9] == b"{" or (Path(path).suffix == ".safetensors" and not _is_zip(content)):
-            return checked(load(content), path)
         check_pickles(content)
-        with torch.serialization.safe_globals(_PLAIN):
-            found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except DataError:
-        raise
+        with torch.serialization.safe_globals([(kind, name) for name, kind in PLAIN.items()]):
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises undocumented errors for damaged files
         why = reason(error)
         if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
             pickled = _is_zip(content) or content[:1] == b"\x80"
             why = "it holds Python objects" if pickled else "it is not a PyTorch file"
-        raise DataError(f"{path}: its weights cannot be read ({why}); {remedy}") from error
+        raise DataError(_unread(path, why, remedy)) from error
+
+
+def _unread(path: str, why: str, remedy: str) -> str:
+    return f"{path}: its weights cannot be read ({why}); {remedy}"
+
+
+def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
+    """Return the weights in a .safetensors file, or in one that `torch.save` wrote.
+
+    The content says which of the two it is. A checkpoint may hold them under `state_dict`,
+    `model_state_dict` or `model`.
+
+    Raises:
+        DataError: If they cannot be read.
+    """
+    remedy = "save the network's state_dict()."
+    if content[8:9] == b"{" or (Path(path).suffix == ".safetensors" and not _is_zip(content)):
+        try:
+            weights: Any = load(content)
+        except Exception as error:  # safetensors too
+            raise DataError(_unread(path, reason(error), remedy)) from error
+        return checked(weights, path)
+    found: Any = unpickled(content, path, remedy)
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]
     if not isinstance(weights, Mapping) or not all(

@@ -145,7 +145,15 @@ class Loop:
                 metrics=self.pipeline.metrics(phase),
             )
             self.commit(state, committed)
+        else:
+            self._tell_if_early(state.server.round)
         _check_trained(state)
+
+    def _tell_if_early(self, round_: int) -> None:
+        if self.method.rounds and round_ < self.method.rounds:
+            self.observer.note(
+                f"The method ended after round {round_} of at most {self.method.rounds}."
+            )
 
     def _prepare(self, state: RunState, phase: Phase, turnout: Turnout) -> PhaseRun:
         """Return what clients receive in a phase, and the form of what they contribute."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ from coterie.evaluation.scorer import Scorer
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.device import check_device, client_device
+from coterie.execution.own_trainer import materialised
 from coterie.execution.serial import SerialBackend
 from coterie.execution.trainer import LightningTrainer
 from coterie.rounds.participation import Participation
@@ -84,6 +86,10 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     check_vmap(config, workload.task)
     method = build_method(config.method, workload.task)
     check_own_module(config, method, read.arrays)
+    samples = read.arrays.samples
+    if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
+        whole = partial(materialised, source=partial(samples.sources.__getitem__, 0))
+        method.fill(whole, derive_seed(config.seed, "init"))
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
     with within_memory("the network", "lower the sizes under method and encoder"):
@@ -213,13 +219,19 @@ def _make_local_tests(
     )
 
 
+def _unlabelled(data: DataArrays) -> str:
+    if data.labels is None:
+        return "its samples have"
+    return f"{int((data.labels < 0).sum()):,} of {len(data.labels):,} samples have"
+
+
 def _workload(config: RunConfig, read: RunData) -> Workload:
     needs_labels = load_target(target_of(config.method)).needs_labels
     data = read.arrays
     if needs_labels and not read.labelled:
         raise DataError(
-            f"data={data.name}: it lacks labels, which the method trains with; choose data with a "
-            "label for every sample, or an unsupervised method."
+            f"data={data.name}: {_unlabelled(data)} no label, and the method trains with labels; "
+            "label or leave out these samples, or choose an unsupervised method."
         )
     samples = {} if read.node_local else {"train": data.samples}
     if data.test_samples is not None:

@@ -79,7 +79,8 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         about: What was run, for the line below the figure.
     """
     shown = [(name, imread(picture)) for name, picture in list(pictures.items())[:_LISTED]]
-    height, width = shown[0][1].shape[:2]
+    height = max(picture.shape[0] for _, picture in shown)
+    width = max(picture.shape[1] for _, picture in shown)
     abreast, inches = (2, 8.0) if width > _WIDE * height else (3, 5.0)
     across = min(abreast, len(shown))
     down = -(-len(shown) // across)
@@ -89,6 +90,7 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         axes.axis("off")
     for axes, (name, picture) in zip(grid, shown, strict=False):
         axes.imshow(picture, interpolation="antialiased")
+        axes.set(xlim=(0, width), ylim=(height, 0))  # all at one scale
         axes.set_title(label(name), fontsize=10)
     return save(figure, path, about)
 

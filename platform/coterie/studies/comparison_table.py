@@ -166,10 +166,10 @@ def cell_text(name: str, cell: Spread | None) -> str:
 
 
 def foremost(comparison: ComparisonTable) -> list[str]:
-    """Return the columns that are final metrics, those that most rows have first.
+    """Return the columns that are final metrics, in the order of their weight.
 
-    Every row has one among the first, though. Among equals, the first of each group ("clustering",
-    "linear") comes before the second of each.
+    The first of each group ("clustering", "linear") comes before the second of each, and among
+    these those that most rows have. Before all others come columns of which every row has one.
     """
     missing = {
         name: sum(row.cells[place] is None for row in comparison.rows)
@@ -177,13 +177,21 @@ def foremost(comparison: ComparisonTable) -> list[str]:
     }
     used = {name for record in comparison.records for name in record.accounts}
     scores = alternating(name for name in comparison.columns if name not in used)
-    order = sorted(scores, key=missing.__getitem__)
+    scores = list(scores)
+    ranks = {name: _rank(name, scores) for name in scores}
+    order = sorted(scores, key=lambda name: (ranks[name], missing[name]))
     first: list[str] = []
     for row in comparison.rows:
         cells = dict(zip(comparison.columns, row.cells, strict=True))
         own = [name for name in order if cells[name] is not None]
         first += own[:1] if not set(first) & set(own) else []
     return [*first, *(name for name in order if name not in first)]
+
+
+def _rank(name: str, names: Sequence[str]) -> int:
+    """Return a name's place in its group."""
+    group = name.partition("/")[0]
+    return [other for other in names if other.partition("/")[0] == group].index(name)
 
 
 def alternating(names: Iterable[str]) -> list[str]:

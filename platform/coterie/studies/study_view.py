@@ -121,6 +121,9 @@ def terminal_table(comparison: ComparisonTable) -> Table:
     chosen = set(foremost(comparison)[:room])
     places = [place for place, name in enumerate(comparison.columns) if name in chosen]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    if more := len(comparison.columns) - len(places):
+        table.caption = f"{more} more columns: table.md"
+        table.caption_justify = "left"
     table.add_column("", max_width=_LABEL, overflow="fold")
     table.add_column("runs", justify="right", no_wrap=True)
     for place in places:

@@ -1,5 +1,6 @@
 """The terminal view of a run: a live panel, a line per round, or nothing."""
 
+import logging
 import os
 import textwrap
 import time
@@ -9,6 +10,7 @@ from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.logging import RichHandler
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -60,6 +62,7 @@ class ConsoleView:
         self._last_line: tuple[float, str] | None = None
         self._left_out = ""
         self._told: set[str] = set()
+        self._handlers: list[tuple[RichHandler, Console]] = []
 
     def start(self, title: str, details: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
@@ -72,7 +75,15 @@ class ConsoleView:
                 self._live = NotebookPanel(self.panel, self._clock)
             else:
                 self._live = Live(get_renderable=self.panel, console=self.console, transient=True)
+                self._take_warnings()
             self._live.start()
+
+    def _take_warnings(self) -> None:
+        """Have warnings for the terminal printed above the panel, which would draw over them."""
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, RichHandler) and handler.console.is_terminal:
+                self._handlers.append((handler, handler.console))
+                handler.console = self.console
 
     def table(self, table: object) -> None:
         """Show a table above the panel."""
@@ -136,6 +147,8 @@ class ConsoleView:
         """Stop the panel; show the status, the final scores and the files worth opening."""
         if self._live is not None:
             self._live.stop()
+        for handler, own in self._handlers:
+            handler.console = own
         self._end_rounds()
         self._print(f"{status}: {error}" if error else status)
         if scores and self.mode != "none":

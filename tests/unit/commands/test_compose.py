@@ -419,6 +419,25 @@ def test_a_path_may_be_in_quotes_or_swept():
     assert parse(["encoder.path=a (1),b"], sweeps=True)[0].value() == "a (1),b"
 
 
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("[Höhe,weight (kg)]", ["Höhe", "weight (kg)"]),
+        ('["Länge, außen",Breite,1]', ["Länge, außen", "Breite", 1]),
+        ("['a,b', ü ]", ["a,b", "ü"]),
+        ("[a b,c=d]", ["a b", "c=d"]),
+    ],
+)
+def test_items_of_a_list_need_no_quotes(text, items):
+    assert parse([f"data.feature_columns={text}"])[0].value() == items
+
+
+@pytest.mark.parametrize("text", ["[ü", "[ü,[a]]", "[${x},ü]", "[ü,{a: b}]"])
+def test_what_is_more_than_a_list_is_hydras(text):
+    with pytest.raises(ConfigError, match="it cannot be read; close brackets and quotes"):
+        parse([f"data.feature_columns={text}"])
+
+
 @pytest.mark.parametrize("text", ["it's (a), b", "a] b", "5 % #3"])
 def test_other_text_that_is_no_list_needs_no_quotes(text):
     assert parse([f"tracking.wandb.group={text}"])[0].value() == text

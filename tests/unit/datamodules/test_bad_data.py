@@ -100,7 +100,7 @@ def test_bad_manifests(tmp_path):
     )
     for text, expected in (
         ("file,n\n,1\n", "PATH, column file, names no picture in row 0; give one."),
-        ("file,n\n", "data.path=PATH: it lists no pictures; add rows."),
+        ("file,n\n", "data.path=PATH: it has no rows; add some."),
         ("file,n\na,1.5\n", "PATH, column n, holds 1.5, a fraction; give classes as"),
         ("file,n\na,1\nb,-2\n", "PATH, column n, holds -2; labels count from 0, and -1 stands"),
         ("file,n\na\n", "data.path=PATH: it cannot be read (CSV parse error"),

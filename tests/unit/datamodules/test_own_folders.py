@@ -381,6 +381,44 @@ def test_how_a_table_is_written_is_found_out(tmp_path):
     assert dialect_of(path).delimiter == "\t"
 
 
+EXCEL = """Nr;Datum;Länge (cm);Höhe;Art;Ort
+1;01.03.2024;0,5;1;süß;A
+2;02.03.2024;1,5;2;bitter;B
+3;03.03.2024;2,5;3;;B
+4;04.03.2024;3,5;4;NaN;A
+"""
+
+
+def test_a_table_of_numbers_is_trained_on_as_excel_writes_it(tmp_path, caplog):
+    path = tmp_path / "x.csv"
+    path.write_bytes(EXCEL.replace("\n", "\r\n").encode("cp1252"))
+    named = {"label_column": "Art", "client_column": "Ort"}
+    data = arrays(Manifest, path, **named)
+    assert data.samples[:].tolist() == [[n, n - 0.5, n] for n in (1, 2, 3, 4)]
+    assert "features are the columns Nr, Länge (cm), Höhe; data.feature_columns=" in caplog.text
+    assert "left out of the features: Datum (string)." in caplog.text
+    assert (data.classes, data.owner_names) == (("bitter", "süß"), ("A", "B"))
+    chosen = arrays(Manifest, path, **named, feature_columns=("Höhe", "Länge (cm)"))
+    assert chosen.samples[:2].tolist() == [[1, 0.5], [2, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "told"),
+    [
+        ("a,b\n1,\n2,3\n", {}, "b is empty in one of the rows 0..1; fill or drop such rows"),
+        ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type string, and feat"),
+        ("a,b\n1,2\n", {"feature_columns": ("c",)}, "it has no column c, which is a feature"),
+        ("a,b\n1,2\n", {"picture_column": "c"}, "data.picture_column=c: .* has the columns a, b"),
+        ("a,b\nx,y\n", {}, "data.picture_column=path: .* has the columns a, b; name one"),
+        ("a,b\n", {"feature_columns": ("a",)}, "it has no rows; add some"),
+    ],
+)
+def test_tables_of_numbers_with_a_fault_are_refused(tmp_path, text, keys, told):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        arrays(Manifest, tmp_path / "x.csv", **keys)
+
+
 @pytest.mark.parametrize("head", ["path" + "," * 100_000, "a" * (1 << 20), "a;b" + ";" * 200_000])
 def test_a_table_of_too_many_columns_is_refused_at_once(tmp_path, head):
     path = tmp_path / "x.csv"

@@ -48,11 +48,33 @@ def test_tables_of_numbers_are_vectors(tmp_path):
     assert read("x.parquet")[1][1].names == ("x", "y")
 
 
+def test_features_that_the_run_named_are_taken_in_its_order():
+    Path("x.csv").write_text("nr,b,a,day\n7,0.5,1,2024-03-01\n8,1.5,2,2024-03-02\n")
+    own = TableColumns(picture="path", features=("a", "b"))
+    stream = open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2, columns=own)
+    assert [batch.samples.tolist() for batch in stream.batches] == [[[1, 0.5], [2, 1.5]]]
+    for features, told in (
+        (("c",), "it has no column c, which is a"),
+        (("day",), "day is of type"),
+    ):
+        with pytest.raises(DataError, match=told):
+            open_samples(Path("x.csv"), VECTORS, 2, columns=own._replace(features=features))
+
+
+def test_the_columns_that_do_not_fit_are_named():
+    Path("x.csv").write_text("nr,b,a\n7,0.5,1\n")
+    stream = open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2)
+    with pytest.raises(DataError, match=r"x\.csv, columns nr, b, a: it has shape \(1, 3\)"):
+        list(stream.batches)
+
+
 def test_a_table_has_the_columns_of_the_runs_own():
     stored = {"picture_column": "scan", "label_column": "finding", "client_column": "site"}
     columns = columns_as_trained({**stored, "target": "coterie.datamodules.manifest:Manifest"})
     assert columns == TableColumns(picture="scan", label="finding", client="site")
     assert columns_as_trained({"source": stored}) == columns
+    chosen = columns_as_trained({**stored, "feature_columns": ["a", "b"]})
+    assert chosen == columns._replace(features=("a", "b"))
     assert columns_as_trained({"picture_column": 3}) == columns_as_trained(None) == TableColumns()
 
     Path("pictures").mkdir()

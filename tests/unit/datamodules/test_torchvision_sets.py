@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -74,6 +75,49 @@ def test_a_changed_pickle_is_not_opened(cifar100_root):
         "ROOT/cifar-100-python is incomplete or corrupt; fetch cifar-100-python.tar.gz again and "
         "unpack it in ROOT."
     )
+
+
+class Stranger:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("name", ["train", "test", "meta"])
+def test_a_pickle_that_is_changed_once_it_is_checked_is_not_opened(
+    cifar100_root, monkeypatch, name
+):
+    root = cifar100_root[0]
+    check, path = torchvision.datasets.cifar.check_integrity, root / "cifar-100-python" / name
+
+    def checked(file, md5=None):
+        found = check(file, md5)
+        if str(file) == str(path):
+            path.write_bytes(pickle.dumps(Stranger(root / "made"), protocol=2))
+        return found
+
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", checked)
+    monkeypatch.setattr(hashlib, "md5", changing(path, root / "made"))
+    with suppress(DataError):  # the names of classes are read for each half
+        load(CIFAR100, root, split="all")
+    assert not (root / "made").exists()
+
+
+def changing(path, made):
+    """MD5 as it is, after which the file is a stranger's."""
+    md5 = hashlib.md5
+
+    def changed(*given, **more):
+        found, expected = md5(*given, **more), given and given[0] == path.read_bytes()
+        if expected:
+            path.write_bytes(pickle.dumps(Stranger(made), protocol=2))
+        return found
+
+    return changed
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_an_impossible_plan_is_refused(plan, sentence):
 
 
 def test_a_client_of_one_sample_is_refused():
-    with pytest.raises(ContractError, match="A client has 1 samples; give each client two or more"):
+    with pytest.raises(ContractError, match="It has 1 of the two samples that a batch needs; part"):
         batches(1, batch_size=2, epochs=1)
 
 

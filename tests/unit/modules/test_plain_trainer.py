@@ -17,7 +17,7 @@ from coterie.commands.compose import compose
 from coterie.commands.own_module import Federation
 from coterie.contract.method import TrainsModule
 from coterie.datamodules.digits import Digits
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieError
 from coterie.modules.ccfc import CCFC
 from coterie.modules.fedu import FedU
 from coterie.modules.mae import MAE
@@ -143,6 +143,70 @@ def test_a_checkpoint_of_somebody_elses_class_is_not_imported(tmp_path: Path) ->
     assert torch.equal(
         again.online.encoder(torch.ones(2, 64)), module.online.encoder(torch.ones(2, 64))
     )
+
+
+def stored(tmp_path: Path, **changes: Any) -> Path:
+    """A checkpoint of SimCLR with other hyperparameters, or other parts of its task."""
+    module, path = built(SimCLR), tmp_path / "stranger.ckpt"
+    trainer = plain(tmp_path)
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(path)
+    content = torch.load(path, weights_only=True)
+    content["hyper_parameters"] |= changes.pop("hyper_parameters", {})
+    content["hyper_parameters"]["task"] |= changes.pop("task", {})
+    torch.save({**content, **changes}, path)
+    return path
+
+
+@pytest.mark.parametrize("key", ["_instantiator", "_class_path", "_target_"])
+def test_what_a_checkpoint_names_is_not_called(key: str, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "stranger.py").write_text("raise SystemExit('a stranger runs')")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = stored(tmp_path, hyper_parameters={key: "stranger.run"}, hparams_name="kwargs")
+    loaded = type(built(SimCLR)).load_from_checkpoint(path)
+    assert loaded.hparams.keys() == {"config", "task"}
+
+
+def doubled() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(60):
+        inner = [inner, inner]
+    return inner
+
+
+def forged(**parts: Any) -> dict[str, Any]:
+    return {"task": parts}
+
+
+STRANGE = {
+    "a list of lists": (forged(more=doubled()), "larger than 512 KiB"),
+    "a dtype that is none": (forged(dtype="load"), "load is no dtype"),
+    "a shape without end": (forged(shape=[1, 1 << 20, 1 << 20]), "samples are larger than its w"),
+    "a wide encoder": (
+        forged(encoder={"target": "coterie.networks.encoders:MLP", "hidden": [1 << 40]}),
+        "is of other weights",
+    ),
+    "another key": (forged(more=1), "it holds no"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", STRANGE)
+def test_strange_hyperparameters_are_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    changes, why = STRANGE[name]
+    path = stored(tmp_path, **changes)
+    with pytest.raises(CoterieError, match=rf"^{path}: .*{why}[^\n]*\.$"):
+        type(built(SimCLR)).load_from_checkpoint(path)
+
+
+def test_files_that_are_no_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    kind = type(built(SimCLR))
+    for content, why in (({"a": torch.ones(1)}, "it holds no"), ({"a": {1}}, "builtin.*set")):
+        torch.save(content, tmp_path / "x.ckpt")
+        with pytest.raises(CoterieError, match=rf"x\.ckpt: .*{why}[^\n]*\.$"):
+            kind.load_from_checkpoint(tmp_path / "x.ckpt")
+    with pytest.raises(CoterieError, match=r"missing\.ckpt: it cannot be read"):
+        kind.load_from_checkpoint(tmp_path / "missing.ckpt")
 
 
 def test_a_federation_takes_module_and_data_as_any_others(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import argparse
 import io
 import pickle
 import shutil
-import zipfile
 from contextlib import suppress
 
 import pytest
@@ -126,7 +125,10 @@ torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), SCRIPT)
     ("content", "why"),
     [
         (b"<html>404 not found</html>", r"\(it is not a PyTorch file\)"),
-        (saved(torch.nn.Linear(2, 2)), r"\(it holds Python objects\)"),
+        (
+            saved(torch.nn.Linear(2, 2)),
+            r"\(it holds torch\.nn\S*\.Linear, which weights do not need\)",
+        ),
         (SCRIPT.getvalue(), r"\(it holds Python objects\)"),
         (saved({"student": WEIGHTS, "teacher": WEIGHTS}), "no weights by name in student, teacher"),
     ],
@@ -134,7 +136,7 @@ torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), SCRIPT)
 def test_the_cause_is_told_without_pytorchs_advice(content, why):
     with pytest.raises(DataError, match=why + "; save the network's") as told:
         parse_weights(content, "x.pt")
-    assert len(str(told.value)) < 120
+    assert len(str(told.value)) < 140
 
 
 def test_a_weight_that_the_file_lacks_is_named():
@@ -162,53 +164,6 @@ def test_a_checkpoint_in_parts_is_told_as_one(tmp_path, part):
         RunDirectory.open(str(folder))
 
 
-def in_file(pickled, *, zipped, compressed=False):
-    """A PyTorch file with another pickle in it; unzipped it is an old file's first one."""
-    if not zipped:
-        return pickled
-    kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    content = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(saved(WEIGHTS))) as given,
-        zipfile.ZipFile(content, "w", kind) as archive,
-    ):
-        for name in given.namelist():
-            part = pickled if pickled and name.endswith("data.pkl") else given.read(name)
-            archive.writestr(name, part)
-    return content.getvalue()
-
-
-def doubled(first, last):
-    """A pickle of a tuple of a tuple, and so on, each twice."""
-    steps = b"".join(b"h%c\x86q%c" % (n, n + 1) for n in range(1, 60))
-    return b"\x80\x02" + first + b")q\x01" + steps + last + b"."
-
-
-BOMBS = {
-    "a name of tuples": doubled(b"}", b"K\x01s"),
-    "a set of tuples": doubled(b"c__builtin__\nset\n(]", b"atR"),
-    "tuples by mark": b"\x80\x02})q\x01"
-    + b"".join(b"(h%ch%ctq%c" % (n, n, n + 1) for n in range(1, 60))
-    + b"K\x01s.",
-    "empty bytes": b"\x80\x02}X\x01\0\0\0ac__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85Rs.",
-}
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_pickles_that_take_years_or_gigabytes_are_refused(bomb, zipped):
-    why = "objects" if "bytes" in bomb else "tuples within tuples"
-    with pytest.raises(DataError, match=f"^x.pt: its weights cannot be read .it holds .*{why}"):
-        parse_weights(in_file(BOMBS[bomb], zipped=zipped), "x.pt")
-
-
-def test_archives_are_not_inflated():
-    assert parse_weights(in_file(b"", zipped=True), "x.pt").keys() == WEIGHTS.keys()
-    with pytest.raises(DataError, match="its archive is compressed"):
-        parse_weights(in_file(b"", zipped=True, compressed=True), "x.pt")
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -219,7 +174,16 @@ def test_archives_are_not_inflated():
     ],
 )
 def test_weights_that_are_no_dense_real_numbers_are_refused(value):
-    with pytest.raises(DataError, match=r"^x\.pt: b\?c is .*; save dense tensors of real numbers"):
+    told = r"it holds torch\.\S*, which weights do not need"
+    with pytest.raises(DataError, match=rf"^x\.pt: its weights cannot be read \({told}"):
+        parse_weights(saved({"a": torch.ones(1), "b\nc": value}), "x.pt")
+
+
+def test_weights_of_other_numbers_are_refused():
+    value = torch.ones(2, dtype=torch.uint16)
+    with pytest.raises(
+        DataError, match=r"^x\.pt: b\?c is torch\.uint16; save dense tensors of real"
+    ):
         parse_weights(saved({"a": torch.ones(1), "b\nc": value}), "x.pt")
 
 

@@ -301,3 +301,21 @@ def test_a_slot_that_the_server_lacks_is_refused_before_anything_runs():
     with pytest.raises(ContractError, match="averages slot 'z', which the server's state lacks"):
         loop.run(start(loop))
     assert not [call for call in loop.observer.calls if call[0].startswith("client")]
+
+
+class Early(Messenger):
+    """It has nothing left to do after the first of its rounds."""
+
+    class Config(Messenger.Config):
+        """As the base."""
+
+    def next(self, server):
+        return None if server.round else super().next(server)
+
+
+@pytest.mark.parametrize(("method", "told"), [(Early, 1), (Messenger, 0)])
+def test_a_method_that_ends_before_its_last_round_is_told(method, told):
+    loop, notes = make_loop(make_workload(method.Config(rounds=3))), []
+    loop.observer.note = notes.append
+    loop.run(start(loop))
+    assert notes == told * ["The method ended after round 1 of at most 3."]

@@ -1,6 +1,7 @@
 """The terminal view: what it prints, how wide, how often, and the ETA."""
 
 import io
+import logging
 import math
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.logging import RichHandler
 
 from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase
@@ -251,6 +253,25 @@ def test_a_narrow_terminal_cuts_instead_of_wrapping():
     terminal = Terminal("live", terminal=True, width=30)
     terminal.round(1, 2.0, evaluation=dict.fromkeys("abcdefgh", 0.5), stage="s" * 50)
     assert [len(line) for line in terminal.panel()] == [30] * 6
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_warnings_scroll_above_the_panel_unless_they_go_elsewhere(is_terminal):
+    errors = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+    handler = RichHandler(console=errors, show_path=False)
+    logging.getLogger().addHandler(handler)
+    try:
+        terminal = Terminal(terminal=True)
+        terminal.view.start("tiny", {})
+        terminal.round(1, 5.0)
+        logging.getLogger("x").warning("knn_k is large")
+        terminal.view.finish("completed")
+        assert handler.console is errors
+    finally:
+        logging.getLogger().removeHandler(handler)
+    above, elsewhere = terminal.file.getvalue(), errors.file.getvalue()
+    assert ("knn_k is large" in above) == is_terminal
+    assert ("knn_k is large" in elsewhere) != is_terminal
 
 
 def test_live_draws_the_panel_and_scrolls_events_above_it():
