@@ -1,4 +1,4 @@
-"""Memory that decoding one picture takes: it is counted before, and large ones go one at a time."""
+"""The memory to decode a picture: estimated first, so that large ones are decoded one by one."""
 
 from collections.abc import Callable, Iterator
 from threading import Lock

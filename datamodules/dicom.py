@@ -48,7 +48,7 @@ def is_dicom_file(path: Path) -> bool:
 
 
 class _Packed(BytesIO):
-    """A file whose rest, which pydicom asks for to inflate it, must not grow too much."""
+    """A file that refuses to give its whole rest to pydicom if inflating that grows too much."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, or all."""

@@ -86,7 +86,7 @@ def _free_counts(
 def _equal_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw the same with equal sums over classes (±1).
+    """Draw each client's number of samples of each class, as many in all for each client (±1).
 
     Each class's Dirichlet shares of the clients are scaled to equal clients and whole classes in
     turn, as in Orchestra's code. What rounding leaves goes to the largest counts, so that few

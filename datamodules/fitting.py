@@ -53,14 +53,17 @@ class Fitting:
     _levels: dict[str, Levels | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse samples of a shape that no file is read as.
+        """Refuse a shape to which no sample can be brought.
 
         Raises:
             DataError: If so.
         """
         if len(self.shape) != (3 if self.images else 1):
             kind = "pictures" if self.images else "vectors"
-            raise DataError(f"The model takes {kind} of shape {self.shape}; copy it again.")
+            raise DataError(
+                f"The model's description gives {kind} the impossible shape {self.shape}; "
+                "copy the model again."
+            )
 
     def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Measure the levels of pictures as those of one site, if the run had levels of sites."""
@@ -103,7 +106,7 @@ class Fitting:
         if self.measures:
             raise DataError(
                 f"{names[0]}: the run had levels for each site (data.levels), which are measured "
-                "in a folder of pictures, or a table of their paths; give one."
+                "in a folder of pictures or a table of paths; give such a folder or table."
             )
         wanted = self.shape[1:]
         pixel_format = replace(self._form, size=(wanted[0], wanted[1]))
@@ -212,7 +215,7 @@ def as_trained(data: object) -> dict[str, Any]:
     """
     keys = data.get("source", data) if isinstance(data, Mapping) else data
     if not isinstance(keys, Mapping):
-        raise ConfigError(f"data={show(keys)}: it is no section of a run's config; copy it again.")
+        raise ConfigError(f"data={show(keys)}: it is no data section; copy the model again.")
     own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
     # Any path and size: `fit` is refused without a size.
     config = load_component(PicturesConfig, {**own, "path": ".", "size": 1}, "data.")

@@ -119,7 +119,7 @@ class Tally:
 
     @property
     def lighter(self) -> str:
-        """What to set `data.levels` to, so that dark pictures are not and the others stay."""
+        """The value of `data.levels` that brightens dark pictures and leaves the others alone."""
         return "[0,4095]" if self.dark == self.count else "auto, which measures each client's"
 
     def _ground(self, pixel_format: PixelFormat) -> str:

@@ -48,13 +48,13 @@ _LONGEST = 1 << 24
 
 
 class _DataFile(TypedDict):
-    """A file of the data set."""
+    """A data file in the metadata of Hugging Face `datasets`."""
 
     filename: str
 
 
 class _Description(TypedDict, total=False):
-    """The metadata that are read from those files."""
+    """The fields that are read from the metadata files of Hugging Face `datasets`."""
 
     splits: list[str]
     _data_files: list[_DataFile]
@@ -209,7 +209,7 @@ class Manifest(CustomData["Manifest.Config"]):
 
 
 def _as_numbers(values: list[Any]) -> list[Any]:
-    """Return cells of CSV as integers if all are, with .0 as pandas writes them beside a gap.
+    """Return cells of CSV as integers if all are; pandas writes them with .0 beside gaps.
 
     Text stays text where one of them has zeros in front, which are a name's.
     """
@@ -265,7 +265,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _description(path: Path) -> _Description:
-    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write."""
+    """Read a metadata file of Hugging Face `datasets`, unless it is larger than they write."""
     with opened(path) as file:
         content = file.read(_LONGEST)
     try:

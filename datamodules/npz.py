@@ -204,7 +204,7 @@ class NPZ(CustomData["NPZ.Config"]):
         except DAMAGE as error:
             raise self._unreadable(error) from error
         if not hasattr(file, "files"):
-            raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")
+            raise DataError(f"data.path={self.path}: it holds one array; rename it to .npy.")
         with file:
             return tuple(file.files)
 
@@ -307,7 +307,7 @@ def as_samples(
             return pixels[:, None] if axis == 0 else np.moveaxis(pixels, axis, 1)
     raise DataError(
         f"{name} has type {array.dtype} and shape {shape or array.shape}; save images as uint8 (n, "
-        "height, width), with channels before or behind if there are several, or feature vectors "
+        "height, width), with channels first or last if there are several, or feature vectors "
         "as numbers (n, features)."
     )
 

@@ -86,7 +86,7 @@ def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"{path} has {column}: {table[column].type} and label: {table['label'].type} (or "
-            "missing labels); it needs a struct with a field bytes, and integers."
+            "missing labels); make pictures structs with a field bytes, and labels integers."
         ) from error
     if None in pictures:
         raise DataError(

@@ -100,7 +100,7 @@ def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:
 
 
 def seek_frame(image: Image.Image, frame: int | None) -> None:
-    """Go to the frame that is asked for, as `choose_frame`."""
+    """Go to the frame that `choose_frame` chooses."""
     image.seek(choose_frame(_frames(image, frame), frame, image.format))
 
 

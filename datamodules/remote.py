@@ -49,7 +49,7 @@ def remote_path(url: str) -> Any:
 
 
 def opened(path: Any) -> Any:
-    """Open a file to read its bytes; one of this machine has to be a regular one.
+    """Open a file to read its bytes; a local one must be a regular file.
 
     Raises:
         OSError: If it cannot be opened, or is a pipe, a device, or of /proc.

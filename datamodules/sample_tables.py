@@ -40,7 +40,7 @@ _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
 class TableColumns(NamedTuple):
-    """The columns of the table that a run trained on, if it did.
+    """The columns of the table that a run trained on; empty if it trained on no table.
 
     Attributes:
         features: Columns of numbers; empty if nobody has named them.

@@ -33,7 +33,7 @@ def spelled(name: str) -> str:
 
 
 def inside(folder: str, name: str) -> str:
-    """Return the name of a file below a folder; that of another file stays as it is."""
+    """Return a file's name relative to a folder; names outside the folder stay as they are."""
     return name.removeprefix(f"{folder.rstrip('/')}/")
 
 

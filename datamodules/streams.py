@@ -62,7 +62,7 @@ def open_samples(
     on_error: OnError = "refuse",
     columns: TableColumns = NO_COLUMNS,
 ) -> SampleStream:
-    """Open samples of any kind.
+    """Open new samples in a folder, an array file, a table or shards.
 
     A folder's pictures are sorted and named by path; shards hold their samples' order, names and
     clients. An .npz file's array is `samples`, `x`, `images` or the only one. For tables see

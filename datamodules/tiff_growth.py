@@ -16,7 +16,7 @@ _RATIOS = dict.fromkeys(_DEFLATE, 1100) | {_LZMA: 10_000}
 
 
 def check_parts(content: bytes, parts: Iterable[tuple[int, int]], kind: int, size: int) -> None:
-    """Look through the parts of a page.
+    """Check how far the compressed parts of a page grow.
 
     Args:
         content: The file.
@@ -40,7 +40,7 @@ def check_parts(content: bytes, parts: Iterable[tuple[int, int]], kind: int, siz
 
 
 def _inflated(packed: bytes) -> Iterator[int]:
-    """Return the numbers of bytes that are unpacked at a time, up to damage."""
+    """Yield how many bytes deflate unpacks at a time; end where the data is damaged."""
     stream = zlib.decompressobj()
     try:
         while packed and not stream.eof:
@@ -51,7 +51,7 @@ def _inflated(packed: bytes) -> Iterator[int]:
 
 
 def _extracted(packed: bytes) -> Iterator[int]:
-    """Return the same of LZMA, of which several streams may follow one another."""
+    """Yield how many bytes LZMA unpacks at a time, from one or more streams in a row."""
     try:
         while packed:
             stream = lzma.LZMADecompressor()

@@ -51,7 +51,7 @@ class Warp(nn.Module):
         return grid_sample(images, grid, self.interpolation, self.padding, align_corners=False)
 
     def _unit(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Map pixels, centred on whole numbers, to [−1, 1] between the edges, and back."""
+        """Return the matrix that maps pixel positions to [−1, 1], edge to edge, and its inverse."""
         (height, width), device = images.shape[-2:], images.device
         if (height, width, device) not in self._units:
             rows = [[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1.0]]

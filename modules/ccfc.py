@@ -209,8 +209,8 @@ class _MinesCentroids(Method):
         """Cluster all clients' centroids by k-means."""
         if len(centroids) < self._clusters:
             raise RunError(
-                f"method.clusters={self._clusters}: clients sent {len(centroids)} centroids that "
-                f"stand for privacy.k_anonymity={self._task.k_anonymity} samples or more; give "
+                f"method.clusters={self._clusters}: clients sent only {len(centroids)} centroids "
+                f"of privacy.k_anonymity={self._task.k_anonymity} samples or more; give "
                 "clients more samples, or ask for fewer clusters."
             )
         return self._kmeans(centroids, seed).centroids

@@ -120,7 +120,7 @@ class CFCLConfig(MethodConfig):
 
     @property
     def reserve_groups(self) -> int:
-        """The number of clusters of reserve embeddings."""
+        """The number of clusters into which reserve embeddings are grouped."""
         return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))
 
 

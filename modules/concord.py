@@ -263,7 +263,7 @@ class Concord(OnViews):
         return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster: for labels a row, since φ begins with 1."""
+        """Return the number of samples of each cluster, which every kind of sums contains."""
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
         if OWN_SUMS in sums:
@@ -287,7 +287,7 @@ class Concord(OnViews):
         return model
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the projection, and centroids drawn from the samples' moments."""
+        """Set the projection, and centroids drawn from the samples' moments."""
         moments, config = moments_of(sums), self._config
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
         widest = max(config.components, config.wide)
@@ -308,9 +308,9 @@ class Concord(OnViews):
     def _clustered(
         self, server: ServerState, phase: Phase, starts: Mapping[str, ClusterSums]
     ) -> ServerState:
-        """Return the clusters, and the prototypes of the start whose clusters are the most even.
+        """Cut each start's prototypes into clusters, and keep the most even ones.
 
-        If nobody gives their number, it is the first start's.
+        If the number of clusters is not configured, the first start's cut decides it.
         """
         first, *others = starts.values()
         cuts = [self._cut(server, first, self._clusters)]
@@ -342,7 +342,7 @@ class Concord(OnViews):
         )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the partition with the wider margin, of quadratic and linear classifiers.
+        """Choose the cut's or k-means' partition by the wider margin of its classifiers.
 
         Quadrics count if they agree with the prototypes that their labels come from.
         """
@@ -360,7 +360,7 @@ class Concord(OnViews):
 def _with_centroids(
     server: ServerState, phase: Phase, centroids: Mapping[str, Int32[Tensor, "k c"]]
 ) -> ServerState:
-    """Return the state with each start's next centroids, and room for their sums."""
+    """Return the state with each start's next centroids, and zeros for their sums."""
     zeros = {
         start: torch.zeros(len(one), one.shape[1] + 2, dtype=torch.float64)
         for start, one in centroids.items()

@@ -98,8 +98,8 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
     models = config.clusters
     if config.shared_encoder and config.initial != "common":
         raise ConfigError(
-            f"method.initial={config.initial}: models that share an encoder begin with one; use "
-            "initial=common, or shared_encoder=false."
+            f"method.initial={config.initial}: models that share an encoder start with the same "
+            "one; use initial=common, or shared_encoder=false."
         )
     if config.choice == "client" and clients > models:
         raise ConfigError(
@@ -336,9 +336,9 @@ def is_due(server: ServerState, config: CPCFLConfig) -> bool:
 
 
 def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
-    """Return whether too few of the clients that chose by loss chose some model last.
+    """Return whether some model is the last choice of too few clients, and a restart is allowed.
 
-    Once `max_restarts` is reached it is False, with a warning.
+    Choices count from the first round by loss. Once `max_restarts` is reached, only warn.
     """
     chosen = latest_choices(server, after=_by_loss_after(server, config))
     share = smallest_share(chosen.values(), config.clusters)

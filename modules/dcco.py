@@ -45,7 +45,7 @@ class CrossCorrelation(SharedViews):
         self.to(task.dtype)
 
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
-        """Return the five means."""
+        """Return the five means of `pair_statistics`."""
         return pair_statistics(u, v)
 
     def loss(self, u: Tensor, v: Tensor) -> Tensor:

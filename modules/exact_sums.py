@@ -140,7 +140,7 @@ def differences(
     warps: Sequence[tuple[Warp, Warp]],
     embed: Callable[[Tensor], Shaped[Tensor, "n d"]],
 ) -> Iterator[Shaped[Tensor, "n d"]]:
-    """Return differences between both warps of each pair, for some samples at a time."""
+    """Yield the change of features between the two warps of each pair, block by block."""
     for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
         samples = client.data.take(rows)
         for pair in warps:
@@ -154,7 +154,7 @@ def discriminant(
     within: Float64[Tensor, "d d"] | None = None,
     ridge: float = 0.0,
 ) -> Float64[Tensor, "d c"]:
-    """Return directions of the largest variance, or of the largest relative to that within pairs.
+    """Return directions of the largest variance, relative to `within` if it is given.
 
     Args:
         covariance: Of the features.
@@ -193,7 +193,7 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
 
 
 def once(tensors: Tensors) -> WeightedUpdate:
-    """Return sums as a contribution of weight 1: their mean is the sum by the number of clients."""
+    """Return sums with weight 1: their mean is the total divided by the number of clients."""
     return WeightedUpdate(weight=1, tensors=tensors)
 
 
@@ -215,6 +215,6 @@ def moments_of(sums: Tensors) -> Moments:
 
 
 def growth(prototypes: int) -> Schedule[int]:
-    """Return growing numbers of centroids, each with its iterations; the first is an eighth."""
+    """Return growing numbers of centroids, from an eighth to all, each with its iterations."""
     sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))

@@ -32,7 +32,7 @@ class FedEMAConfig(PaperConfig):
 
 
 class Blended(Decayed):
-    """BYOL's networks, whose task begins between the global model and the client's own."""
+    """BYOL's networks; a task starts from a blend of the global model and the client's own."""
 
     config: FedEMAConfig
 
@@ -95,7 +95,7 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         module.round = round_
 
     def restore(self, module: Blended, kept: Tensors) -> None:
-        """Begin a task."""
+        """Blend the global model with what the client kept, to begin a task from it."""
         module.begin(kept)
 
     def keep(self, module: Blended, slots: Slots) -> Tensors:

@@ -52,7 +52,7 @@ class PaperConfig(CrossSilo, BootstrapConfig):
         if self.decay_rounds is not None and self.decay_rounds < self.rounds:
             raise ValueError(
                 f"decay_rounds={self.decay_rounds} with rounds={self.rounds}: the rate is 0 after "
-                "decay_rounds; give as many as rounds to a new run, or null for a constant rate"
+                f"decay_rounds; set that to {self.rounds} in a new run, or null for a constant rate"
             )
         return self
 

@@ -159,8 +159,8 @@ class FFCM(OnFixedEncoder):
         if before is None:
             if (many := int((weights > 0).sum())) < self._clusters:
                 raise RunError(
-                    f"method.clusters={self._clusters}: clients sent {many} centroids; lower it, "
-                    "or privacy.k_anonymity, or see why clients are absent."
+                    f"method.clusters={self._clusters}: clients sent only {many} centroids; lower "
+                    "it, or privacy.k_anonymity, or see why clients are absent."
                 )
             restarts = self._config.restarts
             found = kmeans(every, self._clusters, seed=seed, restarts=restarts, weights=weights)

@@ -145,8 +145,8 @@ class OnFixedEncoder(OnCentroids):
         found = sorted(min(size // behind, self._per_client) for size in sizes.values())
         if sum(found[-called:]) < self._clusters:
             raise ConfigError(
-                f"{asked}{called} clients find fewer than the {self._clusters} clusters that there "
-                f"are in all, each of privacy.k_anonymity={behind} samples or more; raise the "
-                "first, lower the second, or let more clients take part."
+                f"{asked}{called} clients together find fewer than {self._clusters} clusters of "
+                f"privacy.k_anonymity={behind} samples or more; raise {self._key}, lower "
+                "privacy.k_anonymity, or let more clients take part."
             )
         return super().init(sizes, seed)

@@ -101,7 +101,7 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Draw starts from the moments of all samples, or take Lloyd's step of those that move."""
+        """Draw starts from the moments of all samples, or move each start by Lloyd's step."""
         if phase.name == MOMENTS:
             moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
             restarts = range(self._config.restarts)
@@ -131,7 +131,7 @@ class KMeans(OnExactSums):
         best: Int32[Tensor, "k d"],
         inertia: Json,
     ) -> ServerState:
-        """Return the state with the starts that still move."""
+        """Return the state that continues with the starts whose centroids still move."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}

@@ -193,7 +193,7 @@ class MomentumContrast(ViewPairs):
     def _one_cluster_loss(
         self, c_online: Sequence[Tensor], c_target: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return L and H of eq. (9); the caller subtracts H: adding it, as printed, collapses."""
+        """Return L and H of eq. (9); the caller subtracts H, as the printed sum would collapse."""
         tau, positive = self.config.cluster_temperature, self.config.include_positive
         entropy = torch.stack([cluster_entropy(c) for c in (*c_online, *c_target)]).sum()
         loss = cluster_contrastive_loss(c_online[0], c_target[-1], tau, positive)

@@ -72,7 +72,7 @@ class NoisyLloyd:
         return {SUMS: (sums[SUMS][SUMS][..., -1] / self._weight).round()} if SUMS in sums else {}
 
     def no_sums(self, clusters: int) -> dict[str, Tensors]:
-        """Return room for the sums of this many clusters."""
+        """Return slots of zeros in the shapes of the sums of this many clusters."""
         return {SUMS: {SUMS: torch.zeros(clusters, self._features + 1, dtype=torch.float64)}}
 
     def phase(self, server: ServerState, name: str, down: Iterable[str]) -> Phase:
@@ -92,7 +92,7 @@ class NoisyLloyd:
     def found(
         self, columns: Float64[Tensor, "k d+1"]
     ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
-        """Return means within the ball, and numbers of samples, from noisy sums."""
+        """Return each cluster's mean, moved into the ball, and its size, from noisy sums."""
         counts = columns[:, -1] / self._weight
         return self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None]), counts
 
@@ -119,7 +119,7 @@ class NoisyLloyd:
         return found / length * (self._clip * _OFFSET)
 
     def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
-        """Move means into the ball of all possible means, which noise may have left."""
+        """Move means that noise has pushed out back into the ball of all possible means."""
         norms = centroids.norm(dim=1, keepdim=True)
         return centroids.mul(self._clip).div(norms.clamp_min(self._clip))
 
@@ -140,7 +140,7 @@ class PrivateKMeans(OnEncoder):
         self.rounds = 1 + config.iterations
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Return the encoder as built, and room for the sums of one cluster of all samples."""
+        """Return the encoder as built, and zeros for the sums of one cluster of all samples."""
         return with_slots(super().init(sizes, seed), self._lloyd.no_sums(1))
 
     def next(self, server: ServerState) -> Phase | None:

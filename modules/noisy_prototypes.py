@@ -145,7 +145,7 @@ class NoisyPrototypes(OnEncoder):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Compute the projection from noisy moments, or centroids and the clusters of good ones."""
+        """Compute the projection from noisy moments, or the next centroids and their clusters."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])
@@ -168,7 +168,7 @@ class NoisyPrototypes(OnEncoder):
         return None if head is None else PrototypesHead(**head)
 
     def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
-        """Return sums over samples in the unit ball, and over differences of both warps."""
+        """Return sums over samples in the unit ball, and over their changes by paired warps."""
         embed = partial(self._embedded, client, slots)
         points = _in_ball(embed() / self._clip, 1.0)
         sums = {
@@ -185,7 +185,7 @@ class NoisyPrototypes(OnEncoder):
         return {**sums, WARPED: within}
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the noisy covariance's first directions, and centroids in random ones."""
+        """Set the projection by the noisy covariance, and centroids in random directions."""
         count = sums[COUNT].clamp_min(1)
         mean = sums[TOTAL] / count
         mean = mean / mean.norm().clamp_min(1)
@@ -219,7 +219,7 @@ class NoisyPrototypes(OnEncoder):
             return {}
         if number < few:
             raise RunError(
-                f"{number} prototypes stand out from the noise, too few to cut into clusters; "
+                f"Only {number} prototypes stand out from the noise, too few to cut into clusters; "
                 "lower privacy.dp.noise_multiplier or method.prototypes."
             )
         points = on_lattice(centroids[kept])
@@ -237,7 +237,7 @@ class NoisyPrototypes(OnEncoder):
 
 
 class PrivateConcord(NoisyPrototypes):
-    """Concord under `privacy.dp`: its directions keep off what warps of images change."""
+    """Concord under `privacy.dp`: the projection avoids directions that warps of images change."""
 
     def __init__(self, config: Concord.Config, task: Task) -> None:
         sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)

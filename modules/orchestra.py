@@ -299,7 +299,7 @@ class Orchestra(Method):
 
     def _withheld(self, sent: int, samples: int) -> str:
         return (
-            f"it sends {sent} of {self._config.local_clusters} centroids, which stand for "
+            f"it sends {sent} of {self._config.local_clusters} centroids, those of "
             f"privacy.k_anonymity={self._task.k_anonymity} or more of its {samples} samples in "
             "memory"
         )

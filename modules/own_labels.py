@@ -32,7 +32,7 @@ _LARGEST = 16.0
 
 
 def started(counts: Float64[Tensor, "s k"], width: int) -> Slots:
-    """Return what clients receive before there is a classifier, and the sums' shapes, zero.
+    """Return the slots before the first fit: classifiers and sums of zeros.
 
     Args:
         counts: Samples of each cluster, for each start.
@@ -43,7 +43,7 @@ def started(counts: Float64[Tensor, "s k"], width: int) -> Slots:
 
 
 def _slots(classifiers: dict[str, Tensor]) -> Slots:
-    """Return the classifiers with the shapes of their sums."""
+    """Return slots with these classifiers, and zeros for the sums of the next fit."""
     starts, size, clusters = classifiers[WEIGHTS].shape
     shapes = {PRODUCTS: (size * (size + 1) // 2,), TARGETS: (size, clusters), COUNTS: (clusters,)}
     sums = {name: torch.zeros(starts, *of, dtype=torch.float64) for name, of in shapes.items()}
@@ -93,13 +93,13 @@ def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
 
 
 def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits: int) -> Slots:
-    """Return the next classifiers, with samples weighted by cluster sizes, and zero sums.
+    """Return slots with the fitted classifiers, and zeros for the next sums.
 
     Args:
         sums: Over all samples.
-        scales: The weights with which they were taken.
+        scales: The weights of the clusters in these sums.
         rounds: The number of this fit, from 1.
-        refits: Fits in all.
+        refits: The number of all fits.
     """
     targets = sums[TARGETS] * scales[:, None]
     fits = [
@@ -114,6 +114,6 @@ def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits:
 
 
 def _scales(counts: Float64[Tensor, "s k"]) -> Float64[Tensor, "s k"]:
-    """Return roots of the weights by which clusters weigh alike, with mean 1 over samples."""
+    """Return square roots of the weights that let small and large clusters count alike."""
     share = counts.sum(dim=1, keepdim=True) / counts.shape[1]
     return (share / counts.clamp_min(1)).sqrt().clamp_max(_LARGEST)

@@ -1,4 +1,4 @@
-"""The centroids of a client's clusters, of which none stands for too few samples."""
+"""The centroids that a client sends, without those of too few samples."""
 
 from collections.abc import Mapping
 
@@ -33,6 +33,6 @@ def withheld(kept: Bool[Tensor, "k"], task: Task) -> str:
     if bool(kept.all()):
         return ""
     return (
-        f"it sends {int(kept.sum())} of {len(kept)} centroids; the others stand for fewer "
+        f"it sends {int(kept.sum())} of {len(kept)} centroids; the others have fewer "
         f"samples than privacy.k_anonymity={task.k_anonymity}"
     )

@@ -139,7 +139,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         return slots
 
     def is_fresh(self, server: ServerState, phase: Phase) -> bool:
-        """Return whether a client has sent statistics in this round, by the present weights."""
+        """Return whether a client has sent statistics in this round, with the current weights."""
         return server.metadata.get(MEASURED) == phase.round
 
     def server(

@@ -106,7 +106,7 @@ class GAN(ClientModule):
         self.to(task.dtype)
 
     def codes(self, count: int, draw: torch.Generator | None = None) -> Tensor:
-        """Draw random codes (count, noise + k), with as many of each category (±1)."""
+        """Draw random codes (count, noise + k), with equally many of each category (±1)."""
         normal = torch.randn(count, self.config.noise, generator=draw)
         categories = torch.arange(count) * self.clusters // count
         both = torch.cat([normal, one_hot(categories, self.clusters)], dim=1)

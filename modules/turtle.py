@@ -184,7 +184,7 @@ class Turtle(OnExactSums):
         return model
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the principal directions of all representations."""
+        """Set the projection on principal directions of all representations."""
         moments = moments_of(sums)
         kept = directions(discriminant(moments.covariance, self._config.components))
         size = 1 + kept.shape[1]
@@ -193,7 +193,7 @@ class Turtle(OnExactSums):
         return server.advance(phase, {PROJECTION: project, SCATTER: {SCATTER: zeros}})
 
     def _started(self, server: ServerState, phase: Phase, scatter: Tensor) -> ServerState:
-        """Return labels near uniform, and a classifier of zeros."""
+        """Set random labels near uniform, and classifiers of zeros."""
         starts, size, clusters = self._config.restarts, len(scatter), self._clusters
         shape = (starts, size, clusters)
         drawn = draws(server, LABELS).uniform(-1, 1, shape) / size**0.5
@@ -222,7 +222,7 @@ class Turtle(OnExactSums):
 def classifier(
     scatter: Float64[Tensor, "f f"], targets: Float64[Tensor, "f k"]
 ) -> Float64[Tensor, "f k"]:
-    """Return ten times the ridge regression on labels less their shares.
+    """Return ten times the ridge regression on the labels minus their mean shares.
 
     Args:
         scatter: The mean of φ φᵀ, with the constant first.

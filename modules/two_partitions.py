@@ -74,7 +74,7 @@ def compared(sums: Tensors, prototypes: Tensors, by_means: Int64[Tensor, "m"]) -
 
 
 def own_from(server: ServerState, prototypes: Tensors, partitions: Int64[Tensor, "s m"]) -> Slots:
-    """Return the slots of own labels that begin with partitions of the prototypes.
+    """Return the slots of fits to own labels, which start from partitions of the prototypes.
 
     Args:
         server: With the wide projection.

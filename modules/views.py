@@ -1,4 +1,4 @@
-"""Sums over samples, and over how small changes without meaning move them.
+"""Sums over features of samples, and over their changes under warps or mirroring.
 
 Aligned images, of which an exact encoder knows gradients or pixels, are warped. Photographs, which
 a network encodes, are mirrored; see `networks.mirrored`.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ABOUT = (
     "Looks at every sample of a data set once and keeps none: how many there are, of which sizes, "
-    "modes, classes and clients, what cannot be read and why (unreadable.csv), what is there twice "
+    "modes, classes and clients, what cannot be read and why (unreadable.csv), what occurs twice "
     "(duplicates.csv), and what some of it looks like (contact_sheet.png). It passes "
     "over train's other keys, such as partition=by_client."
 )
@@ -75,7 +75,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _is_of_another_part(argument: str) -> bool:
-    """Return whether this argument is for another part of a run than its data."""
+    """Return whether an argument concerns another part of a run than its data."""
     part = argument.partition("=")[0].lstrip("~").partition(".")[0]
     return part != "data" and part in RunConfig.model_fields
 

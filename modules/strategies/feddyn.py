@@ -37,7 +37,7 @@ class FedDyn(Strategy):
         return add
 
     def finish(self, local: Local, trained: Tensors) -> Sent:
-        """Return h_k − α (θ_k − θᵗ⁻¹) to be kept."""
+        """Return h_k − α (θ_k − θᵗ⁻¹), which the client keeps."""
         kept = {}
         for name, start in local.start.items():
             before = local.kept.get(name, torch.zeros_like(start))

@@ -44,6 +44,4 @@ def test_clients_below_the_minimum_are_named_once(cluster, tmp_path):
     Federation(compose(*ORCHESTRA, f"run_dir={tmp_path / 'run'}"), view).run()
     told = [text for text in view.heard if text.startswith("Client ")]
     assert len(told) == len({text.partition(":")[0] for text in told}) > 0
-    assert all(
-        "of 8 centroids, which stand for privacy.k_anonymity=2 of its " in text for text in told
-    )
+    assert all("of 8 centroids, those of privacy.k_anonymity=2 of its " in text for text in told)

@@ -361,7 +361,7 @@ def test_moon_protects_samples_too(tmp_path):
         (
             "concord",
             ("method.prototypes=30", "privacy.dp.clip=0.1", "privacy.dp.noise_multiplier=2000"),
-            "noise_multiplier=2000: the noise of a sum would have a deviation of 4e.*, over 2048",
+            "noise_multiplier=2000: .* standard deviation of 4e.*, and at most 2048",
         ),
         *(
             (kind.lower(), (*NOISE, f"method.target={SUBCLASSES}:{kind}"), "clients send")

@@ -188,13 +188,13 @@ def other(table, **columns):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        (lambda table, n: other(table, sample=pa.array([-1] * n)), "clusters that are none"),
+        (lambda table, n: other(table, sample=pa.array([-1] * n)), "clusters out of range"),
         (lambda table, n: other(table, sample=pa.array(["x"] * n)), "its columns are"),
         (lambda table, n: other(table, sample=pa.nulls(n, pa.int64())), "it lacks entries"),
         (lambda table, n: other(table, sample=pa.array([10**9] * n)), "are not those that the run"),
         (
             lambda table, n: other(table, cluster=pa.array([10] * n, pa.int32())),
-            "clusters that are none",
+            "clusters out of range",
         ),
         (lambda table, n: other(table, confidence=pa.array(["x"] * n)), "its columns are"),
         (lambda table, n: table.drop(["cluster"]), "its columns are"),

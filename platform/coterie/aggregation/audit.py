@@ -27,14 +27,14 @@ class Audit(Stage):
 
 
 def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:
-    """Return each slot's smallest group of samples, where its numbers are sums over groups."""
+    """Return the size of the smallest group of samples behind each slot of sums over groups."""
     if not isinstance(method, SumsGroups):
         return {}
     return {slot: fewest(counts) for slot, counts in method.group_sizes(sums).items()}
 
 
 def smallest_sent(outcome: Outcome) -> dict[str, int]:
-    """Return the smallest group behind each tensor and message, by full name; 1 if not reported."""
+    """Return the fewest samples behind each tensor and message, by full name; 1 if not reported."""
     addressed = {key for message in outcome.peer_messages.values() for key in message}
     kinds = (("gathered", sorted(outcome.gathered)), ("peer", sorted(addressed)))
     return {f"{kind}/{key}": outcome.smallest.get(key, 1) for kind, keys in kinds for key in keys}

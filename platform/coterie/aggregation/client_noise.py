@@ -37,7 +37,7 @@ class ClientNoise(Stage):
     def noisy(
         self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
-        """Return the integers with noise, a function of the key, the purpose and the integers."""
+        """Return the integers plus noise that key, purpose and integers determine."""
         if task.data is None:
             return None
         key = hmac.digest(task.data, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")

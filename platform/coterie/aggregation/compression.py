@@ -143,7 +143,7 @@ def _flat(value: Tensor) -> Tensor:
 
 
 def _restored(slot: str, mean: WeightedUpdate, task: StageTask, coarse: Updates) -> WeightedUpdate:
-    """Return what the server makes of a compressed contribution."""
+    """Return the update that the server reads from a compressed contribution."""
     tensors = {
         name: (_flat(task.received[slot][name]) + coarse[f"{slot}/{name}"])
         .reshape(value.shape)

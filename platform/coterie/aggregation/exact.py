@@ -100,7 +100,7 @@ class FixedPointSum:
         return means
 
     def is_possible(self, layout: "Layout", limits: Collection[int | None]) -> bool:
-        """Return whether contributions of clients can add up to this.
+        """Return whether contributions within the clients' limits can add up to this sum.
 
         Args:
             layout: Of the slot.
@@ -208,7 +208,7 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
 
 
 def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
-    """Return each client's largest weight, such that no order of clients exceeds the exact range.
+    """Return each client's largest weight, so that sums stay exact in any order of clients.
 
     Args:
         sizes: Client to its number of samples, for all clients of the phase.
@@ -220,7 +220,7 @@ def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
 
 
 def sum_limit(clients: int) -> float:
-    """Return the largest sum over samples that each of this number of clients may send."""
+    """Return the largest sum over samples that each client may send, given their number."""
     return min(_EXACT_SUM, _MAX_SUM // max(1, clients) / _HIGH)
 
 

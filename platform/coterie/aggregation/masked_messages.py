@@ -22,7 +22,7 @@ class PublicKeys:
 
 
 def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
-    """Return whether this maps clients to public keys: these clients, or any."""
+    """Return whether the message has public keys of each of these, or any, clients."""
     return _is_by_client(message, clients) and all(
         isinstance(keys, PublicKeys)
         and _is_bytes(keys.sealing, KEY_BYTES)
@@ -32,7 +32,7 @@ def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
 
 
 def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
-    """Return whether these are the clients' public keys, with which others can agree on keys.
+    """Return whether the message has public keys of all clients that key agreement can use.
 
     No two are alike: the other clients would refuse a list with such keys.
     """
@@ -43,19 +43,19 @@ def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
 
 
 def are_shares(message: Any, size: int, clients: Collection[int] | None = None) -> bool:
-    """Return whether this maps clients to shares of this many bytes: these clients, or any."""
+    """Return whether the message has a share of `size` bytes for each of these, or any, clients."""
     return _is_by_client(message, clients) and all(
         _is_bytes(share, size) for share in message.values()
     )
 
 
 def are_clients(message: Any) -> bool:
-    """Return whether this is a set of clients."""
+    """Return whether the message is a set of clients."""
     return isinstance(message, frozenset) and all(type(client) is int for client in message)
 
 
 def is_vector(message: Any, elements: int) -> bool:
-    """Return whether this is a vector of this many masked integers."""
+    """Return whether the message is a vector of this many masked integers."""
     array = isinstance(message, np.ndarray)
     return array and message.dtype == np.uint64 and message.shape == (elements,)
 

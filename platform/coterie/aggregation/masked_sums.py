@@ -130,7 +130,7 @@ class MaskedSums:
     calls: dict[int, MaskedSum] = field(default_factory=dict)
 
     def begin(self, key: str, call: int, layouts: Mapping[str, Layout]) -> MaskedSum:
-        """Start a call's sum, and forget those of other phases."""
+        """Start the masked sum of a call, and drop the sums of other phases."""
         if key != self.key:
             self.key, self.calls = key, {}
         self.calls[call] = MaskedSum(layouts)

@@ -116,7 +116,7 @@ class Masking(Stage):
         return True
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
-        """Count the bytes of masked contributions, which go to every slot and are larger.
+        """Count the bytes that a contribution has under masks, and require a value in every slot.
 
         A slot that one client alone sends would be read as its own, so each client sends them all.
         """
@@ -175,7 +175,7 @@ class Masking(Stage):
     def _check_weights(
         self, run: PhaseRun, sums: Mapping[str, FixedPointSum], gathering: Gathering
     ) -> None:
-        """Refuse sums that weigh more than their clients' samples: the mask hides whose do."""
+        """Refuse sums of more weight than all clients may send; masks hide who sent too much."""
         if self._weights is None:
             return
         largest = self._weights(run)
@@ -377,7 +377,7 @@ def _require(phase: Phase, needed: int, there: int, began: int) -> None:
 
 
 def _of_each(proper: Callable[[int, Any], bool]) -> _Proper:
-    """Return whether an answer has a valid part for each client."""
+    """Return a check that an answer has a valid part for each client."""
     return lambda answer, clients: (
         isinstance(answer, Mapping)
         and answer.keys() == set(clients)

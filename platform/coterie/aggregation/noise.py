@@ -254,7 +254,7 @@ class Noise(Stage):
         self.ledger.spent.append(entry)
 
     def _cost(self, spent: Collection[Spent]) -> float:
-        """Return the ε of the client that was asked most often; who is asked depends on no data."""
+        """Return the ε of the client that took part most often; no data decides who takes part."""
         asked = Counter(chain.from_iterable(entry.clients for entry in spent))
         assert self._dp.noise_multiplier is not None  # as there is a clip
         releases = self._epochs * max(asked.values(), default=0)

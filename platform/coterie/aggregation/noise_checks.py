@@ -1,4 +1,4 @@
-"""Checks before the run of what differential privacy can bound."""
+"""Checks, before the run, that differential privacy can bound what clients send."""
 
 import math
 from fractions import Fraction
@@ -100,8 +100,8 @@ def sigma(config: DPConfig, steps: int) -> int:
     if found > LARGEST:
         raise ConfigError(
             f"privacy.dp.noise_multiplier={config.noise_multiplier:g}: the noise of a sum would "
-            f"have a deviation of {found / STEPS:.3g}, over {LARGEST / STEPS:g}; lower it, or "
-            "privacy.dp.clip."
+            f"have a standard deviation of {found / STEPS:.3g}, and at most {LARGEST / STEPS:g} is "
+            "possible; lower it, or privacy.dp.clip."
         )
     return found
 

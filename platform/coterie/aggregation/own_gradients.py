@@ -78,7 +78,7 @@ def sample_hooks(module: nn.Module, reduction: Literal["mean", "sum"]) -> Callab
 def _gradients_of_convolution(
     layer: nn.Conv2d, activations: Sequence[Tensor], backprops: Tensor
 ) -> Mapping[nn.Parameter, Tensor]:
-    """Return Opacus' gradients, which in 1.6 mix samples if images are stored channels last."""
+    """Return Opacus' gradients of contiguous images: Opacus 1.6 mixes samples in channels last."""
     from opacus.grad_sample.conv import compute_conv_grad_sample
 
     found: Mapping[nn.Parameter, Tensor] = compute_conv_grad_sample(
@@ -95,7 +95,7 @@ def _trained_once(encoder: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def _gaps(encoder: nn.Module, shape: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Yield each parameter's largest relative difference between its gradients of a sample."""
+    """Yield how far Opacus' gradients of a parameter are from those of each sample alone."""
     probe, alone = _deterministic(encoder), _deterministic(encoder)
     samples = _draw(_SAMPLES, *shape).double()
     with warnings.catch_warnings():
@@ -134,7 +134,7 @@ def _gap(hooked: Tensor | None, own: list[Tensor]) -> float:
 
 
 def _deterministic(encoder: nn.Module) -> nn.Module:
-    """Return a copy that trains in float64, without layers that leave out parts at random."""
+    """Return a copy in train mode and float64, with dropout and the like turned off."""
     found = copy.deepcopy(encoder).double().train()
     for part in found.modules():
         if any(word in type(part).__name__ for word in _RANDOM):

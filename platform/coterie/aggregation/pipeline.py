@@ -45,7 +45,7 @@ class Pipeline:
     sums: bool = False
 
     def check(self, start: Start) -> None:
-        """Refuse what a stage cannot work with."""
+        """Refuse runs that a stage cannot handle."""
         for stage in self.stages:
             stage.check(start)
 
@@ -143,7 +143,7 @@ class Pipeline:
         return {name: value for s in self.stages for name, value in s.summary().items()}
 
     def counts(self) -> dict[str, int]:
-        """Return the number that a checkpoint keeps of each stage."""
+        """Return each stage's `count`, which a checkpoint stores."""
         return {stage.name: count for stage in self.stages if (count := stage.count())}
 
     def for_client(

@@ -88,7 +88,7 @@ def noisy_training(
     """
     if epochs > noise.epochs:
         raise ContractError(
-            f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train no longer."
+            f"privacy.dp.unit=sample covers {noise.epochs} epochs per task; train for no more."
         )
     check_unmixed(module)
     own = replace(noise, key=hmac.digest(noise.key, f"to epoch {epochs}".encode(), "sha256"))

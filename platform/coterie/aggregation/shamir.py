@@ -30,7 +30,7 @@ def split(secret: bytes, points: Collection[int], threshold: int) -> dict[int, b
 
 
 def factors(points: Collection[int]) -> dict[int, int]:
-    """Return the factor of each point's share in the secret: Lagrange's polynomials at 0."""
+    """Return the factor of each share when a secret is combined: Lagrange's polynomials at 0."""
     found = {}
     for point in points:
         above, below = 1, 1

@@ -139,7 +139,7 @@ def require_sum(sent: Contribution, key: str) -> None:
 
 
 def besides_sums(phase: Phase) -> str:
-    """Say what clients send but sums, to the server or to each other; "" if nothing."""
+    """Name what clients send besides sums, to the server or to each other; "" if nothing."""
     for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
         if keys:
             return f"clients send the {kind} {min(keys)!r} in phase {phase.name!r}"
@@ -189,7 +189,7 @@ class Sums(Protocol):
 
 @dataclass(frozen=True)
 class Late:
-    """The answer of a process that was ended because it did not answer in time."""
+    """Takes the place of an answer: the process did not answer in time, and was ended."""
 
     why: str
 
@@ -217,7 +217,7 @@ class Gathering(Protocol):
         """
 
     def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
-        """Forget the tasks of calls, and return why each of their clients has failed.
+        """Discard the tasks of lost calls, and return why each of their clients has failed.
 
         Args:
             calls: Call to why it was ended, "" if its process is lost.

@@ -82,7 +82,7 @@ class RowFiles:
         return {client: rows[client] for client in sorted(inline)}, [p.path.stem for p in parts]
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete all files but these."""
+        """Delete all files except the live ones."""
         for path in self._folder.glob(f"{_PREFIX}*.json"):
             if path.stem not in live:
                 path.unlink()

@@ -114,7 +114,7 @@ class StateFiles:
             raise DamagedError(f"a client's state {min(wanted)} is in none of its packs")
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete all files except these packs and rows."""
+        """Delete all files except the live packs and rows."""
         self.rows.collect(live)
         for path in self._folder.glob(f"*{SUFFIX}"):
             if path.stem not in live:

@@ -23,7 +23,7 @@ def dense_clusters(
     scatter: Float64[Tensor, "m"],
     least: int | None = None,
 ) -> dict[str, Tensor]:
-    """Return the arguments of `networks.prototypes.BoundedPrototypes`.
+    """Cluster dense prototypes; return the arguments of `networks.prototypes.BoundedPrototypes`.
 
     HDBSCAN (Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density
     Estimates", 2013) over the prototypes, each of which counts once. It does not see how many

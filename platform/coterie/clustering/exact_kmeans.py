@@ -86,7 +86,7 @@ class ClusterSums:
         return within.clamp_min(0)
 
     def inertia(self, centroids: Int[Tensor, "k d"]) -> float:
-        """Return each cluster's Σ ‖x − c‖² to the centroid by which the points were assigned."""
+        """Return Σ ‖x − c‖² over all points x, each with its assigned centroid c."""
         values = off_lattice(centroids)
         cross = (values * self.totals).sum()
         return float(

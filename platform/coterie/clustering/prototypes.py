@@ -128,8 +128,8 @@ def cluster_prototypes(
     """
     if len(points) < max(_LEAST, clusters or 0):
         raise RunError(
-            f"{len(points)} prototypes stand for method.minimum samples or more, which are too few "
-            "to cluster; lower it, or privacy.k_anonymity if that is larger."
+            f"Only {len(points)} prototypes have method.minimum samples or more, too few to "
+            "cluster; lower method.minimum, or privacy.k_anonymity if that is larger."
         )
     graph = fuzzy_graph(off_lattice(points).numpy(), min(neighbours, len(points) - 1))
     found = spectrum(graph, max(_SPECTRUM, clusters or 0))
@@ -145,7 +145,7 @@ def cluster_prototypes(
 
 
 def temperature(scatter: Float64[Tensor, "m"], counts: Float64[Tensor, "m"]) -> Float64[Tensor, ""]:
-    """Return the temperature of the prototypes' votes, given their `sizes`."""
+    """Return the temperature of the prototypes' votes from their scatter and counts."""
     return (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST)
 
 

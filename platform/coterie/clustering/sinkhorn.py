@@ -84,7 +84,7 @@ def balanced_assignment(plan: Float[Tensor, "n k"]) -> Int64[Tensor, "n"]:
 def local_centroids(
     z: Float[Tensor, "n d"], clusters: int, *, seed: int, balanced: bool
 ) -> tuple[Float[Tensor, "{clusters} d"], Int64[Tensor, "n"]]:
-    """Return a client's centroids: five times Sinkhorn, assignment, normalised means.
+    """Return a client's centroids after five rounds of Sinkhorn, assignment and normalised means.
 
     An empty cluster gets a random row. Where the rows of a cluster cancel, as z and −z do, no
     direction is nearer to them than another: the centroid is a random direction, not a row, which

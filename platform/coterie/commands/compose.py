@@ -94,10 +94,10 @@ def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
 
 
 def as_plain(values: Any, overrides: Sequence[str], *, resolve: bool = True) -> dict[str, Any]:
-    """Return values as plain ones, with what `${oc.env:NAME}` and the like stand for.
+    """Return plain values, with interpolations such as `${oc.env:NAME}` resolved by default.
 
     Raises:
-        ConfigError: If one stands for nothing.
+        ConfigError: If an interpolation cannot be resolved.
     """
     try:
         config = OmegaConf.create(values)
@@ -207,7 +207,7 @@ def experiments() -> dict[str, str]:
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """Return a choice's first comment in its YAML, Hydra's aside, or its class's first sentence.
+    """Return the first comment of a choice's YAML that is not for Hydra, or its class's sentence.
 
     Or "".
     """

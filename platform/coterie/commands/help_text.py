@@ -121,7 +121,7 @@ def _joined(names: Sequence[str]) -> Iterable[str]:
 
 
 def _recipe(name: str) -> str:
-    """Return the experiment of which this one is the recipe for a data set; "" if of none."""
+    """Return the experiment that this one adapts to a data set; "" if it adapts none."""
     return next((other for other in experiments() if name.startswith(f"{other}_")), "")
 
 

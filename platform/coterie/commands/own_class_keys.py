@@ -37,7 +37,7 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
 
 
 def strategy_keys(name: str) -> dict[str, str]:
-    """Return the keys that a strategy's name stands for.
+    """Return the config keys that a strategy's name sets.
 
     Raises:
         ConfigError: If no strategy is called so.
@@ -70,7 +70,7 @@ def _written_out(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(key: str, section: str) -> str:
-    """Return the argument's name; LightningCLI writes model.init_args.lr."""
+    """Return the name of a class's argument in a key, without LightningCLI's `init_args`."""
     return key.removeprefix(section).removeprefix("init_args.")
 
 

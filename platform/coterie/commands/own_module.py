@@ -148,7 +148,7 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _several(given: Any) -> Sequence[Any]:
-    """Return what may be one or several as several."""
+    """Return a list or tuple as it is, and a single object as a list of one."""
     return given if isinstance(given, list | tuple) else [given]
 
 
@@ -212,7 +212,7 @@ def _source(config: RunConfig) -> Source:
 
 
 def _class_of(given: Any) -> dict[str, Any]:
-    """Return the keys that describe an object: its class by path, or that an object was given."""
+    """Return config keys for an object: its class by path, or a mark that an object was given."""
     if isinstance(given, str):
         return {"module": given}
     one = given[0] if isinstance(given, list | tuple) and given else given

@@ -80,9 +80,9 @@ def run_command(
 
 @contextmanager
 def _warnings_told() -> Iterator[None]:
-    """Tell what libraries warn of as a sentence: Python would print it as it is.
+    """Show warnings of libraries as sentences of the command.
 
-    It may be of a file's content, with what a terminal would interpret.
+    Python would print them as they are, with control characters of a file's content.
     """
     before = warnings.showwarning
     warnings.showwarning = _tell

@@ -29,13 +29,13 @@ def recipe_names(folder: Path) -> dict[str, str]:
 
 
 def first_comment(text: str) -> str:
-    """Return the first comment of a YAML file, Hydra's aside; "" if there is none."""
+    """Return the first comment of a YAML file that is not for Hydra; "" if there is none."""
     comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
     return next((comment for comment in comments if not comment.startswith("@")), "")
 
 
 def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | None]:
-    """Return the YAML file and the recipe that a name stands for.
+    """Find an experiment's YAML file and, if it is for one data set, its recipe.
 
     Args:
         folder: The folder of the experiments' YAML.

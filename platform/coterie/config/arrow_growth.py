@@ -102,7 +102,7 @@ def read_stream(source: Any) -> ArrowTable:
 
 
 def decoded_size(array: Any) -> int:
-    """Return the bytes of an array's values, with each value written out where it stands."""
+    """Return the bytes that an array's values take once dictionaries and runs are written out."""
     if isinstance(array, pa.ChunkedArray):
         return sum(decoded_size(chunk) for chunk in array.chunks)
     if isinstance(array, pa.ExtensionArray):
@@ -148,7 +148,7 @@ _ENCODED: tuple[tuple[_Tests, Callable[[Any], int]], ...] = (
 
 
 def _sizes(values: Any) -> NDArray[np.int64]:
-    """Return the bytes of each value of an array (n,), or more."""
+    """Return an upper bound on the bytes of each value (n,) of an array."""
     kind = values.type
     if any(test(kind) for test in _VIEWS):  # each view begins with its length
         views = np.frombuffer(values.buffers()[1] or b"", np.int32)
@@ -163,7 +163,7 @@ def _sizes(values: Any) -> NDArray[np.int64]:
 
 
 def _checked(source: Any) -> Iterator[Any]:
-    """Return the messages of a stream, the data of which has been looked at."""
+    """Yield a stream's messages, after checking how much their compressed data grows."""
     packed, whole = 0, 0
     for message in pa.ipc.MessageReader.open_stream(source):
         if message.type in _BATCHES:
@@ -195,7 +195,7 @@ def _inflated(message: Any) -> int:
 
 
 def _table(content: memoryview, place: int) -> int:
-    """Return where the flatbuffer's offset at a place leads."""
+    """Return the position that the flatbuffer's offset at a place points to."""
     return place + int(struct.unpack_from("<I", content, place)[0])
 
 

@@ -48,10 +48,10 @@ class Component(BaseModel):
 
     absent: ClassVar[Mapping[str, str]] = {}
     """Keys that similar components have, with the reason why this one lacks them, which ends the
-    sentence "KEY=VALUE is not for it: …"."""
+    sentence "KEY=VALUE does not apply here: …"."""
 
     def __init__(self, **values: Any) -> None:
-        """Build the model in a program of the user's own.
+        """Build the model from keyword arguments, as a user's Python program does.
 
         Raises:
             ConfigError: If a value is refused, or there is no such key.
@@ -67,9 +67,9 @@ class Component(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:
-        """Refuse a key in `absent` with its reason."""
+        """Refuse keys that the base class has and this class lacks, with the reason in `absent`."""
         for key in cls.absent.keys() & set(values if isinstance(values, Mapping) else ()):
-            raise ValueError(f"{key}={show(values[key])} is not for it: {cls.absent[key]}")
+            raise ValueError(f"{key}={show(values[key])} does not apply here: {cls.absent[key]}")
         return values
 
     @field_validator("*", mode="before")
@@ -145,7 +145,9 @@ def load_target(target: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if found is not module and isinstance(found, ModuleType):
-            raise ConfigError(f"target={target}: {part!r} is in another module; name its own.")
+            raise ConfigError(
+                f"target={target}: {part!r} is in another module; put that one before the colon."
+            )
         if not hasattr(found, part):
             close = nearest(part, dir(found))
             hint = f"did you mean {module_name}:{close}?" if close else "check the name."
@@ -215,7 +217,7 @@ def _path_of(model: type[Component]) -> str:
 
 
 def trust_of(info: ValidationInfo) -> tuple[str, ...]:
-    """Return the packages that the user trusts, in a validator."""
+    """Return the packages that the user trusts, from the context of a validation."""
     found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
     return found
 

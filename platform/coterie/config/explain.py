@@ -138,7 +138,8 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
     reason = _joined([_reason(dict(problem), key, fields) for problem in same], same)
     given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
     ending = "" if reason.endswith((".", "?")) else "."
-    return f"{key.rstrip('.')}{given}: {reason}{ending}"
+    where = f"{key.rstrip('.')}{given}: " if key else ""  # a model of its own has no name
+    return f"{where}{reason}{ending}"
 
 
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
@@ -181,7 +182,7 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
 
 
 def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
-    """Return the keys of this name in groups, or else those with it as a part, or as initials.
+    """Return keys of this name in sections, or else keys that contain it or have it as initials.
 
     For momentum that is method.momentum, for rounds method.clustering_rounds, for lr
     method.learning_rate.
@@ -223,7 +224,7 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
 
 
 def _in_quotes(kind: str, text: str) -> bool:
-    """Return whether a text that is refused holds a value of the wanted type."""
+    """Return whether a refused text is a value of the wanted type in quotes."""
     if kind == "bool_type":
         return text.lower() in {"true", "false"}
     whole = r"(0|[1-9]\d*)"

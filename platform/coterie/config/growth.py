@@ -28,7 +28,7 @@ def check_growth(packed: int, whole: int, where: str = "") -> None:
 
 
 def check_rows(rows: int, size: int) -> None:
-    """Refuse a table, or arrays, of many more rows than their bytes can tell apart.
+    """Refuse a table, or arrays, that claim far more rows than their bytes can hold.
 
     Raises:
         ValueError: If so.

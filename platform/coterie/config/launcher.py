@@ -18,7 +18,7 @@ _VARIABLES = (
 
 @contextmanager
 def launcher_hidden() -> Iterator[None]:
-    """Hide the variables of launchers from Lightning and from processes that start meanwhile."""
+    """Hide the variables of launchers from Lightning and new processes within the context."""
     hidden = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     try:
         yield

@@ -90,7 +90,7 @@ def _source_model(section: object) -> type[Component] | None:
 def load_component(
     model: type[ModelT], values: Mapping[str, Any], prefix: str = "", trust: Collection[str] = ()
 ) -> ModelT:
-    """Validate plain values by a config model outside a run's sections, such as a command's.
+    """Validate plain values with a config model that is no section of a run, such as a command's.
 
     Args:
         model: The config model.

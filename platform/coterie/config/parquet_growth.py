@@ -143,7 +143,7 @@ class ParquetTable:
 
     @cached_property
     def _leaves(self) -> tuple[_Leaf, ...]:
-        """The columns that may grow: not those of one number a row."""
+        """The columns that may grow when decoded: all but those of one number per row."""
         schema, found = self._file.schema, []
         for number in range(self._known.num_columns):
             leaf, listed = schema.column(number), schema.column(number).max_repetition_level > 0
@@ -155,7 +155,7 @@ class ParquetTable:
         return tuple(found)
 
     def _check(self, group: int, columns: Sequence[str]) -> None:
-        """Refuse columns of a row group that grow too much, with all that was read before."""
+        """Refuse columns of a row group if these and all that was read before grow too much."""
         with self._lock:
             for leaf in self._leaves:
                 key = (group, leaf)
@@ -177,7 +177,7 @@ class ParquetTable:
             check_growth(self._size, whole, f" in its column {largest}")
 
     def _limits(self, key: tuple[int, _Leaf]) -> tuple[int, int]:
-        """Return the least and the most bytes that a part of a column becomes."""
+        """Return a lower and an upper bound on the decoded bytes of a row group's column."""
         group, leaf = key
         chunk = self._known.row_group(group).column(leaf.number)
         values = max(chunk.num_values, 0 if leaf.listed else self.group_rows[group])
@@ -190,7 +190,7 @@ class ParquetTable:
         return least, least + values * longest + (chunk.total_uncompressed_size if longest else 0)
 
     def _dictionary_bytes(self, chunk: Any) -> int:
-        """Return the bytes of a column's dictionary, or the most that they can be.
+        """Return the bytes of a column's dictionary, or an upper bound on them.
 
         It is the first page, whether the file says that there is one or not.
         """
@@ -207,7 +207,7 @@ class ParquetTable:
         return int(chunk.total_uncompressed_size) if said else 0
 
     def _counted(self, key: tuple[int, _Leaf], least: int) -> int:
-        """Return the bytes that a part of a column becomes, or some number of too many."""
+        """Decode a row group's column and count its bytes; stop once they are too many."""
         group, leaf = key
         chunk = self._known.row_group(group).column(leaf.number)
         prefixes = _PREFIXES in chunk.encodings  # Arrow reads no dictionaries beside it

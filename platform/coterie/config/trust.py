@@ -29,7 +29,7 @@ variable."""
 
 
 def as_packages(given: Any) -> Any:
-    """Return a single name as a list of one."""
+    """Return a single name as a tuple of one; other values stay as they are."""
     return (given,) if isinstance(given, str) else given
 
 
@@ -86,7 +86,7 @@ def packages_in(given: Any) -> set[str]:
 
 
 def _with_arguments(key: str) -> bool:
-    """Return whether what a key names is called with any arguments, Coterie's own functions too."""
+    """Return whether a config may call what this key names with arguments of its choice."""
     return key.startswith(_LOGGERS) or _is_module(key)
 
 

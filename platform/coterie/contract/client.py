@@ -130,7 +130,7 @@ class Plan:
                 f"batch_size={self.batch_size}: batch norm and contrastive losses need 2 or more."
             )
         if min(self.first_step, self.epochs or 0, self.steps or 0) < 0:
-            raise ContractError(f"{self}: count epochs and steps from 0 on.")
+            raise ContractError(f"{self}: epochs and steps cannot be negative; give 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,7 +230,7 @@ def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
 
 
 def _given(value: Any, stage: str = "") -> Any:
-    """Return the value; a function, so that a hook can be sent to several devices' processes."""
+    """Return the value; at module level, so that a hook made of it can be pickled."""
     return value
 
 

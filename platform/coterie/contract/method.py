@@ -73,9 +73,9 @@ class Task:
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
     def enough(self, samples: Tensor) -> Tensor:
-        """Return which of these numbers of samples let a client send a vector that stands for them.
+        """Return which of these numbers of samples are enough for a client to send their mean.
 
-        Those from `k_anonymity` on; without it all, even 0.
+        Those of `k_anonymity` or more; all numbers, even 0, if `k_anonymity` is 1.
         """
         return (samples >= self.k_anonymity) | (self.k_anonymity == 1)
 
@@ -131,7 +131,7 @@ class Method(Protocol):
     rounds: int
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Give a class without a `Config` its own one, since a config names the method's class."""
+        """Give a subclass without a `Config` one of its own, which names the subclass."""
         super().__init_subclass__(**given)
         inherited = getattr(cls, "Config", None)
         if inherited is not None and "Config" not in vars(cls):
@@ -183,7 +183,7 @@ class Method(Protocol):
 
 
 def build_method(config: MethodConfig, task: Task) -> Method:
-    """Build the method that the config names, under differential privacy its private form."""
+    """Build the method that the config names, or its private form under differential privacy."""
     kind = load_target(target_of(config))
     private = None if task.clip is None else vars(kind).get("private")
     method: Method = (load_target(private) if private else kind)(config, task)

@@ -111,7 +111,7 @@ class StateRoles:
         return self._select(module, lambda entry: entry.role is Role.KEEP)
 
     def keep_only(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return the kept tensors of the roles `Role.KEEP` only."""
+        """Return those of the tensors whose role is `Role.KEEP`."""
         return {key: value for key, value in tensors.items() if self.of(key).role is Role.KEEP}
 
     def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:

@@ -185,4 +185,4 @@ def _resolve(handle: Handle) -> Packed:
 
 
 def _never() -> None:
-    """Do nothing; used where the driver kills an actor in any case."""
+    """Never stop: the driver kills an actor that has to stop."""

@@ -155,7 +155,7 @@ class RayBackend:
         self._leave(self.fleet.leaving)
 
     def _fit(self, request: PhaseRequest) -> None:
-        """Adapt to the cluster before a phase, but not before failed tasks of it run again."""
+        """Adapt to the cluster before a phase, but not before it runs failed tasks again."""
         phase = request.phase.stage, request.phase.round, request.phase.step, request.phase.name
         if phase != self._phase:
             self._phase = phase

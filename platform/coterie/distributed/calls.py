@@ -62,7 +62,7 @@ class Call:
 
     @property
     def tasks(self) -> tuple[ClientTask, ...]:
-        """All tasks that are still to be run, those of `rest` too."""
+        """All tasks that are still to be run, including those in `rest`."""
         return (*self.request.tasks, *self.rest)
 
     def note(self, events: Sequence[Event]) -> None:
@@ -112,7 +112,7 @@ def pack_longest_first(tasks: Sequence[ClientTask], actors: int) -> list[tuple[C
 
 
 def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
-    """Return the ready streams, for each actor only the one that it runs first.
+    """Yield the ready streams, but for each actor only that of the call which it runs first.
 
     Calls that replace a lost actor's wait behind its own: if it dies, the first was under way.
     """

@@ -94,7 +94,7 @@ def _own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _short_of_words() -> Iterator[None]:
-    """Keep Ray's words on each dead worker to its logs; it prints 1,000 characters of advice."""
+    """Keep Ray's long messages about dead workers out of the terminal; its logs have them."""
     worker: Any = ray._private.worker
     theirs = worker.listen_error_messages  # the thread that `ray.init` starts
     worker.listen_error_messages = lambda connected, stopped: None
@@ -162,7 +162,7 @@ def free_actors(config: ClusterConfig) -> int:
 
 
 def room(config: ClusterConfig) -> str:
-    """Say how many actors fit the cluster by its nodes' resources, whoever uses these now."""
+    """Say how many actors the cluster's nodes could hold if nothing else used them."""
     held = [_held(config, node) for node in live_nodes()]
     nodes = f"its {sum(map(bool, held))} nodes with room for any"
     if config.placement == "strict_spread":

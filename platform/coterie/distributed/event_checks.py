@@ -15,7 +15,7 @@ _COUNTS = ("bytes_up", "bytes_peer", "items_peer", "bytes_down", "smallest")
 
 
 class StrangeEventError(Exception):
-    """An event that no task gives: the actor's process is not what it was started as."""
+    """An event that Coterie's own actors never send."""
 
 
 def check_events(

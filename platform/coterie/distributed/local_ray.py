@@ -89,7 +89,7 @@ class LocalRay:
             LocalRay.running = None
 
     def end_too(self, pid: int) -> None:
-        """Have Ray's process kill a process that fails to end with this one."""
+        """Have Ray's process kill another process if that does not end with this one."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # Ray has ended
             self.process.stdin.write(b"%d\n" % pid)

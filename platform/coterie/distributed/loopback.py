@@ -14,7 +14,7 @@ _ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Keep a Ray that is started or joined meanwhile to the loopback, as Ray does on macOS.
+    """Have Ray, started or joined within the context, listen on the loopback only, as on macOS.
 
     Ray asks for a token by default, from a file that it would write for everybody to read.
     """

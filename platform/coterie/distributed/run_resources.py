@@ -74,7 +74,7 @@ def _names(count: int) -> list[str]:
 
 
 def _count(cluster: ClusterConfig, gpus: float) -> int:
-    """Return how many GPUs an amount takes, in shares none of which spans two GPUs."""
+    """Return how many GPUs are needed for an amount, if no client's share spans two GPUs."""
     slice_ = cluster.gpus_per_client if cluster.backend == "ray" else 1.0
     if not 0 < slice_ < 1:
         return math.ceil(gpus - _ROUNDING)

@@ -118,7 +118,7 @@ def _root() -> Path:
 
 
 def _unknown_ids() -> list[int]:
-    """Return the id of all users that a container does not know, of whom the machine's root is."""
+    """Return the id under which a container sees all users that it does not map, such as root."""
     known = Path("/proc/self/uid_map")
     if not known.is_file() or known.read_text().split() == _EVERYBODY:
         return []

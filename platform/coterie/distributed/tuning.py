@@ -78,7 +78,7 @@ class Listener(Protocol):
         """Note that ASHA stops a trial after this round."""
 
     def step(self) -> None:
-        """Do nothing by default, about once a second; an exception ends the search."""
+        """Do nothing by default; called about once a second, and an exception ends the search."""
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class ClusterWatch:
 
 @contextmanager
 def as_run_error() -> Iterator[None]:
-    """Return an error of Ray itself, such as a full object store, as one sentence."""
+    """Turn an error of Ray itself, such as a full object store, into a RunError of one sentence."""
     try:
         yield
     except (ObjectStoreFullError, OutOfDiskError) as error:

@@ -101,7 +101,7 @@ def _by_stage(losses: Mapping[str, Curve], stages: Mapping[str, int]) -> list[Pa
 
 
 def _within(round_: int, first: int, after: int | None, number: int) -> bool:
-    """Return whether a round is of the stage that begins at `first`; earlier rounds are, too."""
+    """Return whether a round is in a stage; the first stage also takes rounds before it."""
     return (number == 0 or round_ >= first) and (after is None or round_ < after)
 
 

@@ -20,7 +20,7 @@ _OTHERS_WRITE = 0o022
 
 
 def keep_compiled_private() -> None:
-    """Have TorchInductor keep what it compiles where only this user writes, unless one says where.
+    """Have TorchInductor cache where only this user can write, unless the user has set a folder.
 
     By default that is a folder of /tmp with a known name, which another user of the machine can
     make first and fill with code.

@@ -92,8 +92,8 @@ def check_outcome(
         _check_bounds(slot, contribution, phase.bounds.get(slot, {}), samples)
     if missing := (phase.gathered & set(phase.specs)) - set(outcome.gathered):
         raise ContractError(
-            f"Phase {phase.name!r} declares gathered tensor {sorted(missing)[0]!r}; every client "
-            "sends it."
+            f"Phase {phase.name!r} declares gathered tensor {sorted(missing)[0]!r}; send it from "
+            "every client."
         )
     _check_specs("gathered", outcome.gathered, phase, samples)
     for recipient, message in outcome.peer_messages.items():
@@ -149,7 +149,7 @@ def _named(part: str, given: Mapping[str, ValueT]) -> dict[str, ValueT]:
 
 
 def _is_sparse(value: Tensor) -> bool:
-    """Return whether PyTorch cannot make a new object of it; it is refused later."""
+    """Return whether a tensor is sparse: it cannot be copied, and a later check refuses it."""
     return type(value) in (Tensor, Parameter) and value.layout is not torch.strided
 
 
@@ -295,7 +295,7 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
         if other is not None and len(value) != len(other):
             raise ContractError(
                 f"{what}: {name!r} has {len(value)} rows, and {spec.as_long_as!r} {len(other)}; "
-                "send as many."
+                "send equally many."
             )
         if value.numel() and (floating or spec.lowest is not None or spec.highest is not None):
             low, high = (bound.item() for bound in torch.aminmax(value.detach()))

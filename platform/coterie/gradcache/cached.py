@@ -124,7 +124,7 @@ def represented(part: Segment) -> Any:
 
 @dataclass
 class _Pass:
-    """The state of one segment between the passes, and α."""
+    """The state of one segment between the passes, and α, the loss's gradients of its outputs."""
 
     part: Segment
     leaves: list[Tensor] = field(default_factory=list)
@@ -206,7 +206,7 @@ class _Run:
         return self.passes[-1].represent()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Compute α of every representation."""
+        """Compute α, the loss's gradient, of every representation."""
         leaves = [leaf for one in self.passes for leaf in one.leaves if leaf.requires_grad]
         check_leaves(loss, leaves)
         # The loss's own products are in float32, and so have to be those of its gradient.

@@ -58,7 +58,7 @@ def on_sphere(
     unit: Float[Tensor, "n d"],
     scale: float | Float[Tensor, ""],
 ) -> Float[Tensor, "n d"]:
-    """Apply s' to a weighted sum of unit vectors: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
+    """Apply the derivative of the cosine to a vector g: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
     tangent = direction - (direction * unit).sum(dim=1, keepdim=True) * unit
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
     return scale * tangent / norm

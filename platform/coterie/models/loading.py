@@ -91,7 +91,7 @@ def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]
 
 
 def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
-    """Refuse a description of samples or server states that are larger than its weights allow."""
+    """Refuse a description whose samples or server states are too large for the file of weights."""
     path = folder / DESCRIPTION
     most = _SPARE + 64 * ((folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0)
     try:

@@ -38,7 +38,7 @@ class ContrastiveBranch(nn.Module):
 
 
 def known_count(configured: int | None, task: Task) -> int | None:
-    """Return the number of clusters, as configured or else of the data's classes; refuse one."""
+    """Return the configured number of clusters, or else the number of classes; refuse 1."""
     count = configured or task.classes or None
     if count == 1:
         raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")

@@ -74,7 +74,7 @@ class EncoderConfig(Component, ABC):
         """
 
     def advice(self, shape: tuple[int, ...]) -> str:
-        """Return a sentence on samples of this shape that its weights do not suit, or ""."""
+        """Return a warning if the weights do not suit samples of this shape, or else ""."""
         return ""
 
     def architecture(self) -> "EncoderConfig":

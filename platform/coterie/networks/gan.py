@@ -64,7 +64,7 @@ def build_discriminator(shape: tuple[int, ...], hidden: int, width: int) -> nn.M
 
 
 class _Crop(nn.Module):
-    """A crop to the first rows and columns, for images whose sides four does not divide."""
+    """A crop to the first rows and columns, for images whose sides are no multiples of four."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ class Joined(EncoderConfig):
     @model_validator(mode="before")
     @classmethod
     def _with_targets(cls, given: Any) -> Any:
-        """Find the classes of parts, and hand on whether they have their libraries' weights."""
+        """Complete the config of each part: its class, and the common keys for weights."""
         if not isinstance(given, Mapping) or not isinstance(given.get("parts"), list | tuple):
             return given
         own = {key: True for key in ("pretrained", "download") if given.get(key) is True}
@@ -51,7 +51,7 @@ class Joined(EncoderConfig):
     @field_validator("parts", mode="after")
     @classmethod
     def _check(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Refuse what is no encoder; a stored part fetches nothing again."""
+        """Refuse parts that are no encoders; turn off downloads, so that none is repeated."""
         for part in parts:
             if not isinstance(part, EncoderConfig):
                 raise ConfigError(
@@ -74,7 +74,7 @@ class Joined(EncoderConfig):
         for encoder in encoders:
             if same := files.keys() & encoder.files.keys():
                 raise ConfigError(
-                    f"encoder.parts: two of them need a file {min(same)}; join other encoders."
+                    f"encoder.parts: two of them need a file {min(same)!r}; join other encoders."
                 )
             files |= encoder.files
         joined = Encoder(_SideBySide(encoders), sum(each.features for each in encoders), files)
@@ -100,7 +100,7 @@ class Joined(EncoderConfig):
 
 
 class _SideBySide(nn.Module):
-    """Encoders whose outputs, of unit length, follow each other."""
+    """Encoders whose outputs, of unit length, are concatenated."""
 
     def __init__(self, encoders: list[Encoder]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _SideBySide(nn.Module):
 
 
 def _part(given: Any, own: Mapping[str, bool]) -> Any:
-    """Return a part with its target, and with its library's weights unless it has others.
+    """Return the full config of a part: its target, and the common keys unless it has weights.
 
     Raises:
         ConfigError: If its library is unknown, or it asks for a download by itself.
@@ -122,7 +122,7 @@ def _part(given: Any, own: Mapping[str, bool]) -> Any:
         return given
     part = {"model": given} if isinstance(given, str) else dict(given)
     if part.get("download"):
-        raise ConfigError("encoder.parts: a part fetches nothing by itself; set encoder.download.")
+        raise ConfigError("encoder.parts: a part has no download of its own; set encoder.download.")
     if "target" in part:
         return part
     library, _, model = str(part.get("model")).partition(":")

@@ -18,7 +18,7 @@ _ODD = tuple(2 / (float(np.log(2)) * n) for n in range(1, 20, 2))
 
 
 def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
-    """Return the constant 1, and unit vectors on the lattice times `scale_of` their width."""
+    """Return a classifier's features: the constant 1, then unit vectors times `scale_of`."""
     scaled = points.int() * scale_of(points.shape[1])
     return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled], dim=1)
 

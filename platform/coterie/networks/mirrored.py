@@ -1,4 +1,4 @@
-"""Representations of photographs: the mean of an image's and its mirror image's, at unit length.
+"""Representations of photographs: the mean over an image and its mirror image, at unit length.
 
 A network computes in floating point, and the last bits of its outputs depend on how many samples
 it is given at a time. So it always gets blocks of `PICTURES` pictures, of which the last is filled
@@ -18,7 +18,7 @@ PICTURES = 8
 
 
 class Mirrored(nn.Module):
-    """Unit means of a network's unit representations of images and of their mirror images.
+    """Averages a network's representations of an image and of its mirror image, at unit length.
 
     Args:
         differences: Whether the outputs are followed by mirror image less image.

@@ -302,10 +302,9 @@ def _replace(network: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def replace_head(network: nn.Module) -> str | None:
-    """Replace the last linear layer, the classifier, by nothing, and return it; None if absent.
+    """Remove the last linear layer, the classifier, and return its name; None if there is none.
 
-    Returns:
-        Its name in the network.
+    The identity takes its place.
     """
     linear: list[str] = [
         name for name, part in network.named_modules() if isinstance(part, nn.Linear)

@@ -146,7 +146,8 @@ def _check_kinds(node: fx.Node) -> None:
     for argument, value in given:
         kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
         if kind in _KINDS and not (value is None or isinstance(value, _KINDS[kind])):
-            raise ProgramError(f"its graph gives {str(value)[:40]} as {argument.name}")
+            told = f"its graph gives {str(value)[:40]} as {argument.name}"
+            raise ProgramError(f"{told}, which is not allowed")
 
 
 def checked_program(content: bytes) -> bytes:
@@ -213,7 +214,7 @@ def _clean(value: Any, key: str) -> Any:
         for name in value:
             fits = is_range_name(name) if key == "range_constraints" else _DOTTED.fullmatch(name)
             if not fits or name in _REFUSED:
-                raise ProgramError(f"it has an entry {name[:40]!r}")
+                raise ProgramError(f"it has an unexpected entry {name[:40]!r}")
         if "inputs" in value and "target" in value:
             _check_call(value["target"])
         if "nodes" in value:
@@ -225,12 +226,12 @@ def _clean(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_clean(inner, key) for inner in value]
     if isinstance(value, str) and not _is_plain(value, key):
-        raise ProgramError(f"its {key} is {value[:40]!r}")
+        raise ProgramError(f"its {key} has the unexpected value {value[:40]!r}")
     return value
 
 
 def _is_plain(text: str, key: str) -> bool:
-    """Return whether a text under a key is one that programs of networks have there."""
+    """Return whether a text is one that programs of networks have under this key."""
     if key in {"in_spec", "out_spec"}:
         return _is_structure(json.loads(text)[1])
     if key == "expr_str":
@@ -263,4 +264,4 @@ def _check_call(target: Any) -> None:
     match = _OPERATOR.fullmatch(target) if isinstance(target, str) else None
     known = match is not None and hasattr(getattr(torch.ops.aten, match[1], None), match[2])
     if target not in _PYTHON and not (match and known and is_allowed(match[1], match[2])):
-        raise ProgramError(f"its graph calls {str(target)[:60]}")
+        raise ProgramError(f"its graph calls {str(target)[:60]}, which is not allowed")

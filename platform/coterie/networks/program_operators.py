@@ -74,7 +74,7 @@ def is_allowed(name: str, overload: str) -> bool:
 
 
 def _gives_tensors(name: str, overload: str) -> bool:
-    """Return whether an operator is of tensors: those of numbers divide by 0 without a check."""
+    """Return whether an operator returns tensors: on numbers, some divide by 0 without a check."""
     found = getattr(getattr(torch.ops.aten, name, None), overload, None)
     return name in _OF_NUMBERS or (
         found is not None and any("Tensor" in str(each.type) for each in found._schema.returns)

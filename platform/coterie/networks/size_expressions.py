@@ -42,7 +42,7 @@ def is_range_name(text: str) -> bool:
 
 
 def _is_plain(node: ast.AST, deep: int) -> bool:
-    """Return whether a part consists of calls, at most so deep, in which only numbers divide."""
+    """Return whether an expression has only known calls, nested `deep` levels at most."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.Name)
     called = getattr(node.func, "id", None)

@@ -110,7 +110,7 @@ def _corner(
     height: int,
     width: int,
 ) -> tuple[Int64[Tensor, "hw"], Int32[Tensor, "hw"]]:
-    """Return a corner's flat positions and weights; 0 outside the image."""
+    """Return the flat position and the weight of one neighbour of each pixel; 0 outside."""
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     places = np.where(inside, row * width + column, 0).astype(np.int64)
     return torch.from_numpy(places), torch.from_numpy(np.where(inside, weight, 0).astype(np.int32))

@@ -119,14 +119,14 @@ def checked(weights: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
         stored[storage.data_ptr()] = storage.nbytes()
         if value.nbytes > storage.nbytes():
             raise DataError(
-                f"{path}: {printable(name)} repeats the numbers that the file has of it; save it "
+                f"{path}: {printable(name)} repeats numbers that the file stores once; save it "
                 "after .contiguous()."
             )
     whole, most = sum(value.nbytes for value in weights.values()), sum(stored.values())
     if whole > max(_SHARED, _NAMES * most):
         raise DataError(
-            f"{path}: its {len(weights):,} weights are {whole >> 20:,} MiB, but share "
-            f"{most >> 20:,} MiB in the file; save each once."
+            f"{path}: its {len(weights):,} weights overlap: they are {whole >> 20:,} MiB, and the "
+            f"file stores {most >> 20:,} MiB; save each weight once."
         )
     return weights
 
@@ -178,7 +178,7 @@ def load_weights(
 
 
 def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str) -> Weights:
-    """Return the weights as the network's library fits them to it."""
+    """Return the weights after the library's own conversion for this network."""
     try:
         return adapted(weights)
     except Exception as error:  # the library's code, on a file of whatever kind

@@ -57,7 +57,7 @@ def mean_squared_radius(points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
 def relative_distances(
     points: Float[Tensor, "n d"], own: Float[Tensor, "m d"], centroids: Float[Tensor, "k d"]
 ) -> Float[Tensor, "n"]:
-    """Return the points' distances to the centroids, relative to those of the centroids' own.
+    """Return how far points lie from centroids, relative to the points that formed these.
 
     Wagle et al. (CF-CL), figure 7, has the distances themselves, whose unit changes as the network
     learns.

@@ -186,7 +186,7 @@ class _Gather:
         return self.backend.exchange(stage, question, messages)
 
     def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
-        """Forget the tasks of calls, and return why each of their clients has failed."""
+        """Discard the tasks of lost calls, and return why each of their clients has failed."""
         found: dict[int, str] = {}
         for call, why in calls.items():
             clients = self.calls.pop(call)

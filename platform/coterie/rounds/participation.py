@@ -189,7 +189,7 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
 
 
 def _count(cohort: float | int, clients: int) -> int:
-    """Return how many of a number of clients a cohort asks for: of a fraction, rounded up.
+    """Return the size of a cohort among this number of clients; fractions are rounded up.
 
     0.07 of 100 is 7, although 0.07 * 100 > 7 in binary.
     """

@@ -48,8 +48,8 @@ def audited_keys(metrics: Path) -> list[AuditedKey]:
     phases = [row for row in rows if row.get("scope") == "messages"]
     if not phases:
         raise DataError(
-            f"{metrics}: it does not say what clients sent, because no phase has ended; run "
-            "it again."
+            f"{metrics}: it does not say what clients sent, because no phase has ended; "
+            "start the run again."
         )
     try:
         return [*_joined(sent for phase in phases for sent in phase["messages"]), *_failures(rows)]

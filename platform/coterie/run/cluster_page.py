@@ -255,7 +255,7 @@ def _found_columns(schema: Any) -> list[str]:
 
 
 def _checked_rows(table: Any, lowest: int, clusters: int) -> Rows:
-    """Return the samples, or raise a ValueError if an entry is missing or none that there can be.
+    """Return the samples, or raise a ValueError if an entry is missing or out of range.
 
     Args:
         table: The assignments.
@@ -267,7 +267,7 @@ def _checked_rows(table: Any, lowest: int, clusters: int) -> Rows:
     rows: Rows = table["sample"].to_numpy()
     own = table["cluster"].to_numpy()
     if rows.min() < 0 or own.min() < lowest or own.max() >= clusters:
-        raise ValueError("it has samples or clusters that are none")
+        raise ValueError("it has samples or clusters out of range")
     return rows
 
 

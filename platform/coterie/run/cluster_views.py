@@ -153,7 +153,7 @@ def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[To
 
 
 def _inside(assigned: Assigned, places: Rows, values: Tensor) -> tuple[Rows, Tensor]:
-    """Leave out the outliers of these places, and their values."""
+    """Drop the outliers among these places, with their values."""
     kept = assigned.clusters[places] != OUTLIER
     return places[kept], values[torch.from_numpy(kept)]
 

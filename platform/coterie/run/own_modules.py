@@ -32,7 +32,7 @@ class OwnModules:
             DataError: If there is no such client.
         """
         if not 0 <= client < self.clients:
-            raise DataError(f"client {client}: there are clients 0 to {self.clients - 1}.")
+            raise DataError(f"client {client}: there is none; give 0 to {self.clients - 1}.")
         state = load_checkpoint(self.checkpoints, _Here()).state  # type: ignore[arg-type]
         kept: Packed | None = state.states.get(client)
         return self.method.module_for(self.server, None if kept is None else unpack(kept))

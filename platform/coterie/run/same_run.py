@@ -88,7 +88,7 @@ def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def _importance(key: str) -> tuple[bool, bool, str]:
-    """Return a key's place in messages: a class, or the executor, explains why others differ."""
+    """Return a key to sort by: first classes and the executor, which explain other differences."""
     return not key.endswith(".target"), key != "executor", key
 
 
@@ -119,7 +119,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys of these sections that change bits."""
+    """Return the keys that change bits, although their sections as a whole do not."""
     return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _VMAP else _BOUND
 
 

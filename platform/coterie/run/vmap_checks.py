@@ -32,7 +32,7 @@ def _undeclared(config: RunConfig) -> str:
 
 
 def _alone(config: RunConfig) -> str:
-    """Return what needs each client alone, and what to do; "" if nothing does."""
+    """Return which option needs clients to train one by one, with a remedy; "" if none does."""
     key, timeout = config.method.micro_batch, config.faults.client_timeout_s
     size = None if key is None else getattr(config.method, key)
     if size is not None:

@@ -107,7 +107,7 @@ def _points(lines: Mapping[str, Line]) -> int:
 
 
 def _line(axes: Axes, line: Line, number: int) -> Line2D:
-    """Draw a mean and its band; return what stands for them in a legend."""
+    """Draw a mean and its band; return the line for the legend."""
     (places, values), edges = line
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     every = max(1, len(places) // 10)

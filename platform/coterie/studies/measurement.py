@@ -114,7 +114,7 @@ class Measurement:
         return statistics.correlation(x, y), len(found)
 
     def sign(self, metric: str, cell: Cell) -> str:
-        """Return whether the reference stands to this row as in the paper: a word, or a dash."""
+        """Return if reference and row differ in the paper's direction: a word, or a dash."""
         reference = Cell(self.study.reference, cell.column)
         expected = self._expected(metric, cell)
         here, there = self.number(metric, reference), self.number(metric, cell)
@@ -123,9 +123,9 @@ class Measurement:
         return sign(here, there, expected, self.noise)
 
     def _expected(self, metric: str, cell: Cell) -> float | None:
-        """Return the paper's reference less its row, or a number with that sign.
+        """Return reference minus row in the paper, or at least a number with that sign.
 
-        None if it says nothing.
+        None if the paper gives neither.
         """
         own = self.study.number(metric, self.study.reference, cell.column)
         other = self.study.number(metric, cell.row, cell.column)

@@ -96,7 +96,7 @@ class StudyPlan:
 
     @property
     def prepared(self) -> dict[str, Variant]:
-        """The runs that come first, by label, from which chosen cells start."""
+        """The preparatory runs, by label, that the chosen cells start from."""
         every = self._every
         cells = self.cells({label: Path(label) for label in every})
         used = [override for variant in cells for override in variant.overrides]
@@ -108,7 +108,7 @@ class StudyPlan:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The folders of all runs that can come first, by label."""
+        """The folder of every preparatory run of the study, by label."""
         runs = self.folder / "prepared" / "runs"
         return {label: runs / f"{v.folder},seed=0" for label, v in self._every.items()}
 

@@ -41,7 +41,7 @@ def run_study(plan: StudyPlan, view: ComparisonView) -> int:
 
 
 def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
-    """Train the runs that the cells start from."""
+    """Train the preparatory runs, which the cells start from."""
     if not plan.prepared:
         return 0
     configs = variant_configs(tuple(plan.prepared.values()), 0)

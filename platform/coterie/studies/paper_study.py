@@ -224,7 +224,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """Return the runs that must precede a study's own, by label."""
+    """Return the preparatory runs of a study, by label."""
     found = {}
     for name, text in study.scales[scale].prepare.items():
         texts = (

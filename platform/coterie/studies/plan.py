@@ -66,7 +66,7 @@ class CompareConfig(Component):
             value = (value,)
         if isinstance(value, list | tuple):
             if len(set(map(str, value))) < len(value):
-                raise ValueError("one is there twice; give each a name, as {name: experiment, …}")
+                raise ValueError("one is given twice; give each a name, as {name: experiment, …}")
             return {str(name): str(name) for name in value}
         if isinstance(value, Mapping):
             return {str(name): str(experiment) for name, experiment in value.items()}
@@ -76,7 +76,7 @@ class CompareConfig(Component):
     @classmethod
     def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("one is there twice; leave it out")
+            raise ValueError("one is given twice; leave it out")
         return value
 
 
@@ -192,5 +192,5 @@ def _values(override: Override, text: str) -> list[str]:
         raise ConfigError(f"{text}: it names no values; list them, as {override.key_or_group}=a,b.")
     values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
     if len(set(values)) < len(values):
-        raise ConfigError(f"{text}: a value is there twice; leave it out.")
+        raise ConfigError(f"{text}: a value is given twice; leave it out.")
     return values

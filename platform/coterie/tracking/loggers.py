@@ -50,7 +50,7 @@ def build_loggers(
 
 
 def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """Return another library's logger's arguments, unless the config gives them."""
+    """Return defaults for arguments of another library's logger."""
     return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 

@@ -71,13 +71,13 @@ class NoiseFile:
             ) from error
         if not hmac.compare_digest(check.encode(), _check(key).encode()):
             raise ConfigError(
-                f"{self.path}: the run's noise key is not from your secret, and who has it can "
+                f"{self.path}: the run's noise key is not from your secret, and whoever has it can "
                 f"remove the noise; if it is yours, set {SECRET_VARIABLE} to your secret, or start "
                 "another run."
             )
         if len(spent) < released:
             raise ConfigError(
-                f"{self.path}: it has {len(spent)} sums, but the run has released {released}, and "
+                f"{self.path}: it has {len(spent)} sums, but the run has released {released}, so "
                 "ε would be understated; restore the file, or start another run."
             )
         return key, spent

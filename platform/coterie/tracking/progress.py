@@ -12,7 +12,7 @@ _WORDS = {"stragglers": "slow"}
 
 
 def shown_scores(record: PhaseRecord) -> Mapping[str, float]:
-    """Return the scores of a round's line: of its evaluation, or of what clients hold out."""
+    """Return the scores for a round's line: the evaluation's, or those on held-out samples."""
     if record.evaluation:
         return record.evaluation
     if record.phase.up or not record.phase.open_metrics:

@@ -81,7 +81,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     except _DAMAGE as error:
         raise DataError(
             f"{directory.path}: a file of the run is damaged ({described(error)}), so it has no "
-            f"{directory.report.name}; remove what the run has not written."
+            f"{directory.report.name}; remove files that it did not write."
         ) from error
     write_text_atomically(directory.report, text)
     return directory.report

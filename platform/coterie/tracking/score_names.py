@@ -29,7 +29,7 @@ Scores = Mapping[str, float]
 
 
 def is_own(name: str) -> bool:
-    """Return whether a metric is a measure of a method's or a module's own, by its first part."""
+    """Return whether a method or module reports a metric itself, by the name's first part."""
     return name.partition("/")[0] not in _NOT_OWN
 
 

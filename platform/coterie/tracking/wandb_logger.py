@@ -180,7 +180,7 @@ def build_wandb_logger(
 
 
 def _find_room(instead: Path) -> None:
-    """Have W&B keep its logs, and files that wait for upload, here if its own places take none."""
+    """Have W&B keep logs and pending uploads in this folder if its own cannot be written to."""
     from wandb import env
 
     places = {"WANDB_DATA_DIR": env.get_data_dir(), "WANDB_CACHE_DIR": env.get_cache_dir()}

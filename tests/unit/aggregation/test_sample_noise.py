@@ -182,7 +182,7 @@ def test_training_that_is_not_paid_for_is_refused(plans):
         with Noise(config).training(fresh(Plain), plan, task):
             pass
     with (
-        pytest.raises(ContractError, match="covers 2 epochs per task; train no longer"),
+        pytest.raises(ContractError, match="covers 2 epochs per task; train for no more"),
         Noise(config).training(fresh(Plain), last, task),
     ):
         pass

@@ -130,7 +130,7 @@ def test_bad_npz_files(tmp_path):
     path = tmp_path / "x.npz"
     with path.open("wb") as file:
         np.save(file, np.zeros((3, 4)))
-    assert refusal(NPZ, path) == "data.path=PATH: it holds one array; call it .npy."
+    assert refusal(NPZ, path) == "data.path=PATH: it holds one array; rename it to .npy."
     path.unlink()
     assert refusal(NPZ, path) == "data.path=PATH: there is no such file; give an .npz file."
     images = np.zeros((3, 4, 4), np.uint8)

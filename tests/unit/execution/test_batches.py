@@ -137,8 +137,8 @@ def test_a_batch_is_a_copy_that_may_be_written_to():
         ({"batch_size": 4, "epochs": 1, "steps": 1}, "give either epochs or steps"),
         ({"batch_size": 1, "epochs": 1}, "batch_size=1: batch norm and contrastive losses need 2"),
         ({"batch_size": 0, "epochs": 1}, "batch_size=0"),
-        ({"batch_size": 4, "epochs": -1}, "from 0 on"),
-        ({"batch_size": 4, "steps": 1, "first_step": -1}, "from 0 on"),
+        ({"batch_size": 4, "epochs": -1}, "cannot be negative"),
+        ({"batch_size": 4, "steps": 1, "first_step": -1}, "cannot be negative"),
     ],
 )
 def test_an_impossible_plan_is_refused(plan, sentence):

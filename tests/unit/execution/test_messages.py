@@ -273,9 +273,9 @@ def test_what_has_its_form_passes():
     [
         (
             {"gathered": {"choice": CHOICE}},
-            "declares gathered tensor 'points'; every client sends it.",
+            "declares gathered tensor 'points'; send it from every client.",
         ),
-        ({"gathered": {}}, "declares gathered tensor 'choice'; every client sends it."),
+        ({"gathered": {}}, "declares gathered tensor 'choice'; send it from every client."),
         ({"choice": torch.tensor([3])}, "gathered: 'choice' has shape (1,); send ()."),
         ({"choice": torch.tensor(4)}, "gathered: 'choice' has a value of 4; send 0 to 3."),
         ({"choice": torch.tensor(-1)}, "gathered: 'choice' has a value of -1; send 0 to 3."),
@@ -310,7 +310,7 @@ def test_tensors_that_belong_together_are_equally_long(rows):
     uneven = Outcome(gathered={"choice": torch.ones(rows), "points": POINTS})
     with pytest.raises(ContractError) as caught:
         check(uneven, phase=phase)
-    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send as many."
+    says = f"gathered: 'choice' has {rows} rows, and 'points' 4; send equally many."
     assert str(caught.value) == says
 
 

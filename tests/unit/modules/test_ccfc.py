@@ -426,9 +426,9 @@ def test_centroids_of_fewer_samples_than_the_minimum_are_not_sent() -> None:
         assert all((whole == row).all(dim=1).any() for row in centroids)
         assert (done.note != "") is (len(centroids) < 3)
         if done.note:
-            assert done.note.startswith(f"it sends {len(centroids)} of 3 centroids; the others st")
+            assert done.note.startswith(f"it sends {len(centroids)} of 3 centroids; the others")
         sent += len(centroids)
     assert 3 <= sent < 9
     assert ran.state.failures == []
-    with pytest.raises(RunError, match=r"^method\.clusters=3: clients sent 0 centroids that stand"):
+    with pytest.raises(RunError, match=r"^method\.clusters=3: clients sent only 0 centroids of"):
         federate(replace(workload, task=replace(workload.task, k_anonymity=99)))

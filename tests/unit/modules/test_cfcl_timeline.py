@@ -116,7 +116,7 @@ def test_what_an_exchange_is() -> None:
 
 @pytest.mark.parametrize("key", ["total_steps", "aggregate_every", "pull_every", "reserve_size"])
 def test_none_of_them_is_zero(key: str) -> None:
-    with pytest.raises(ValueError, match="greater than 0"):
+    with pytest.raises(ConfigError, match=f"^{key}=0: must be at least 1"):
         CFCLConfig(**{key: 0})
 
 

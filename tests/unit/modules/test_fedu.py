@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from coterie.config.participation import ParticipationConfig
+from coterie.errors import ConfigError
 from coterie.modules.byol import FedBYOL
 from coterie.modules.fedema import Blended, FedEMA
 from coterie.modules.fedu import FedU
@@ -130,5 +131,5 @@ def test_rounds_have_their_own_rate(kind) -> None:
 
 
 def test_a_decay_that_ends_before_the_run_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"decay_rounds=2 with rounds=3: the rate is 0 after"):
+    with pytest.raises(ConfigError, match=r"^decay_rounds=2 with rounds=3: the rate is 0 after"):
         FedU.Config(**SMALL, decay_rounds=2)

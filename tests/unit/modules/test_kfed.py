@@ -132,10 +132,10 @@ def test_too_few_that_answer_end_the_run_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clusters": 9, "local_clusters": 2}, "3 clients find fewer than the 9 clusters"),
+        ({"clusters": 9, "local_clusters": 2}, "3 clients together find fewer than 9 clusters"),
         (
             {"clusters": 6, "local_clusters": 2, "participation": 0.5},
-            "method.local_clusters=2: 2 clients find fewer than the 6",
+            "method.local_clusters=2: 2 clients together find fewer than 6",
         ),
         ({"clusters": 3, "local_clusters": 4}, "local_clusters=4: there are 3 clusters in all"),
     ],

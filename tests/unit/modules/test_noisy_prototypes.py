@@ -145,7 +145,7 @@ def test_noise_that_leaves_too_few_prototypes_is_told_in_the_last_round():
     for _ in range(method.rounds - 2):
         server = method.server(server, method.next(server), means, {})
     assert PROTOTYPES not in server.slots
-    with pytest.raises(RunError, match="3 prototypes stand out from the noise, too few to cut"):
+    with pytest.raises(RunError, match="Only 3 prototypes stand out from the noise, too few"):
         method.server(server, method.next(server), means, {})
 
 

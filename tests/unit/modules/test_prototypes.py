@@ -73,7 +73,7 @@ def test_prototypes_of_equal_samples_take_their_own() -> None:
 
 def test_fewer_prototypes_than_clusters_are_refused() -> None:
     points, ones = on_lattice(torch.eye(3)[:2].double()), torch.ones(2).double()
-    with pytest.raises(RunError, match=r"^2 prototypes stand for method\.minimum samples or more"):
+    with pytest.raises(RunError, match=r"^Only 2 prototypes have method\.minimum samples or more"):
         cluster_prototypes(points, ones, ones, clusters=2, neighbours=2, seed=0)
 
 

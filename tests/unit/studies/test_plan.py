@@ -88,12 +88,12 @@ REFUSED = {
     ): "experiments=cc_digits,cc_mnist: these are several values; give one, or a list as experiments=[cc_digits,cc_mnist].",
     (
         "experiments=[cc_digits,cc_digits]",
-    ): "experiments=[cc_digits,cc_digits]: one is there twice; give each a name, as {name: experiment, …}.",
+    ): "experiments=[cc_digits,cc_digits]: one is given twice; give each a name, as {name: experiment, …}.",
     ("experiments=[cc_digit]",): "experiment=cc_digit: there is no such experiment; did you mean ",
     (
         "experiments={a b: cc_digits}",
     ): "experiments: the name 'a b' may only have letters, digits, . + - _",
-    ("experiments=[cc_digits]", "seeds=[1,1]"): "seeds=[1,1]: one is there twice; leave it out.",
+    ("experiments=[cc_digits]", "seeds=[1,1]"): "seeds=[1,1]: one is given twice; leave it out.",
     ("experiments=[cc_digits]", "seeds=[]"): "seeds=[]: must have at least 1 entries, not 0.",
     (
         "experiments=[cc_digits]",
@@ -131,7 +131,7 @@ REFUSED = {
     (
         "experiments=[cc_digits]",
         "method.epochs=1,1",
-    ): "method.epochs=1,1: a value is there twice; leave it out.",
+    ): "method.epochs=1,1: a value is given twice; leave it out.",
     (
         "experiments=[cc_digits]",
         "method.epochs=interval(1,2)",
