@@ -79,7 +79,7 @@ class KMeans(OnExactSums):
             return sums_phase(server, MOMENTS, (), MOMENTS, self._moment_bounds())
         width = self._task.features
         bounds = cluster_bounds(width, LIMIT, width * LIMIT**2)
-        return sums_phase(server, "lloyd", (CENTROIDS,), SUMS, bounds, loss=True)
+        return sums_phase(server, "lloyd", (CENTROIDS,), SUMS, bounds)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Return sums over all samples of the client, or over those nearest to each centroid."""
@@ -88,11 +88,7 @@ class KMeans(OnExactSums):
             return Outcome(up={MOMENTS: once(moment_sums(points, self.widest))})
         moving = slots[CENTROIDS][MOVING]
         found = sums_of_starts(points, moving.unbind())
-        pairs = zip(found, moving, strict=True)
-        least = min(ClusterSums(sums).inertia(one) for sums, one in pairs)
-        return Outcome(
-            up={SUMS: once({SUMS: torch.stack(found)})}, metrics={"loss": least / len(points)}
-        )
+        return Outcome(up={SUMS: once({SUMS: torch.stack(found)})})
 
     def server(
         self,
@@ -106,11 +102,12 @@ class KMeans(OnExactSums):
             moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
             restarts = range(self._config.restarts)
             starts = [moments.draws(self._clusters, generator) for _ in restarts]
-            return self._after(server, phase, starts, starts[0], None)
+            return self._after(server, phase, starts, starts[0], {"inertia": None})
         before, least = server.slots[CENTROIDS], server.metadata["inertia"]
         best = before[BEST]
         generator, moving = draws(server, "empty", phase.round), []
-        for centroids, columns in zip(before[MOVING], summed(means[SUMS])[SUMS], strict=True):
+        every = summed(means[SUMS])[SUMS]
+        for centroids, columns in zip(before[MOVING], every, strict=True):
             sums = ClusterSums(columns)
             inertia = sums.inertia(centroids)
             if not isinstance(least, float) or inertia < least:
@@ -118,7 +115,14 @@ class KMeans(OnExactSums):
             after = moved(sums, generator)
             if not torch.equal(after, centroids):
                 moving.append(after)
-        return self._after(server, phase, moving, best, least)
+        assert isinstance(least, float)  # by the first start
+        loss = least / ClusterSums(every[0]).counts.sum().item()
+        return self._after(server, phase, moving, best, {"inertia": least, "loss": loss})
+
+    def measured(self, server: ServerState) -> Mapping[str, float]:
+        """Return the least inertia of a start so far, per sample."""
+        loss = server.metadata.get("loss")
+        return {"loss": loss} if isinstance(loss, float) else {}
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
         return best_head(server)
@@ -129,13 +133,13 @@ class KMeans(OnExactSums):
         phase: Phase,
         moving: list[Int32[Tensor, "k d"]],
         best: Int32[Tensor, "k d"],
-        inertia: Json,
+        measured: Mapping[str, Json],
     ) -> ServerState:
         """Return the state that continues with the starts whose centroids still move."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}
-        return server.advance(phase, slots, {"inertia": inertia, "settled": not moving})
+        return server.advance(phase, slots, {**measured, "settled": not moving})
 
 
 def best_head(server: ServerState) -> Centroids | None:

@@ -61,7 +61,8 @@ def _export(arguments: Sequence[str]) -> int:
         write_program_file(out, model, samples[:1])
     else:
         apart = write_onnx(out, model, samples)
-        said += f": ONNX Runtime's outputs differ by {apart:.1g} of the largest"
+        how = f"but for {apart:.1g} of the largest" if apart else "to the bit"
+        said += f": ONNX Runtime gives PyTorch's outputs, {how}"
     Terminal(soft_wrap=True, highlight=False).print(said)
     return 0
 

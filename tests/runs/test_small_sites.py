@@ -51,7 +51,7 @@ def test_samples_dealt_out_singly_refuse_no_method_of_sums(tmp_path, data, metho
     [
         ("concord", 18, "take method=kmeans"),
         ("prototypes", 18, "take method=kmeans"),
-        ("kfed", 4, "each of privacy.k_anonymity=2 samples or more"),
+        ("kfed", 4, "clusters of privacy.k_anonymity=2 samples or more"),
     ],
 )
 def test_too_few_samples_are_refused_before_the_run(tmp_path, data, method, samples, told, capsys):

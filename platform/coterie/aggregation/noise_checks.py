@@ -1,5 +1,6 @@
 """Checks, before the run, that differential privacy can bound what clients send."""
 
+import logging
 import math
 from fractions import Fraction
 
@@ -18,6 +19,10 @@ from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError
 
+_logger = logging.getLogger(__name__)
+
+_DROWNED = 30
+"""Length of the noise of a mean in multiples of the clip norm: at 10 FedAvg still learns MNIST."""
 _OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
 
 
@@ -52,6 +57,7 @@ def check_noise(start: Start) -> None:
         check_own_gradients(model.encoder, start.shape)
     if bound is not None and bound.clips:
         _check_statistics(method, start.server)
+        _tell_if_drowned(start)
         _check_numbers(dp, len(start.sizes), "clients", 1)
     else:
         _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
@@ -111,6 +117,22 @@ def sums_a_phase(config: RunConfig) -> int:
     method = config.method
     by_step = config.privacy.dp.unit == "sample" and method.uncoupled
     return int(method.model_dump()["epochs"]) if by_step else 1
+
+
+def _tell_if_drowned(start: Start) -> None:
+    """Warn where a round's noise leaves nothing of the clients' updates."""
+    dp, phase = start.config.privacy.dp, next(start.phases())
+    assert dp.noise_multiplier is not None  # as there is a clip
+    sizes = [tensor.numel() for slot in phase.up for tensor in start.server.slots[slot].values()]
+    clients = start.cohort(phase)
+    length = dp.noise_multiplier * math.sqrt(sum(sizes)) / clients
+    if length > _DROWNED:
+        _logger.warning(
+            "privacy.dp: the noise in the mean of %d clients is %.0f times as long as an update "
+            "may be, so hardly anything is learnt; take more clients, a smaller network or less "
+            "noise.",
+            *(clients, length),
+        )
 
 
 def _check_statistics(method: Method, server: ServerState) -> None:

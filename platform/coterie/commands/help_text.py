@@ -66,8 +66,8 @@ def help_text(*overrides: str) -> str:
 
     Args:
         overrides: `all`; or choices such as `method=fedmcc`, and classes such as
-            `method.target=mine:Mine`, whose own keys are added. With an experiment, the values
-            that the whole command line sets are added, and the list of experiments is left out.
+            `method.target=mine:Mine`, whose own keys come first. With an experiment, so do the
+            values that the whole command line sets. The experiments are listed for `all` alone.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
@@ -82,13 +82,13 @@ def help_text(*overrides: str) -> str:
     parts = [
         textwrap.fill(_ABOUT, _WIDTH),
         _USAGE,
-        *_experiments(overrides),
+        *_choices_keys(overrides),
+        *_experiments_values(overrides),
+        *([] if overrides else [_table("Experiments (experiment=NAME):", experiments())]),
         _table("Groups (GROUP=CHOICE):", _choices()),
         _key_list("Keys (KEY=VALUE) with their defaults:", keys),
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
-        *_choices_keys(overrides),
         _key_list("Keys that are seldom needed:", seldom),
-        *_experiments_values(overrides),
         _table("Exit codes:", _EXIT_CODES),
     ]
     return "\n\n".join(parts) + "\n"
@@ -150,13 +150,6 @@ def command_help(
 
 def _names_experiment(overrides: tuple[str, ...]) -> bool:
     return any(override.key_or_group == "experiment" for override in parse(overrides))
-
-
-def _experiments(overrides: tuple[str, ...]) -> list[str]:
-    """Return the list of experiments, unless one is named."""
-    if _names_experiment(overrides):
-        return []
-    return [_table("Experiments (experiment=NAME):", experiments())]
 
 
 def _choices() -> dict[str, str]:

@@ -267,7 +267,11 @@ class TrackingConfig(Component):
 
 
 class RunConfig(Component):
-    """Configuration of a run; the same config, seed included, gives the same bits."""
+    """Configuration of a run; the same config, seed included, gives the same bits.
+
+    `coterie.compose` makes one from the words of a command line. By hand, its sections are the
+    configs of their classes: `RunConfig(method=FedAvg.Config(), …)`.
+    """
 
     experiment: str = "run"
     """Name in tables, trackers and the run directory."""

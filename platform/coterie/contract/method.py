@@ -156,6 +156,13 @@ class Method(Protocol):
         """Return the slots of `phase.down`, by default as they are in the server's state."""
         return {slot: server.slots[slot] for slot in phase.down}
 
+    def measured(self, server: ServerState) -> Mapping[str, float]:
+        """Return what the server measured in the phase that led to this state, by default nothing.
+
+        A name that clients send too, such as `loss`, has the server's value.
+        """
+        return {}
+
     @abstractmethod
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Run one client's task; the slots are read-only views."""

@@ -48,6 +48,7 @@ class Committed:
         seconds: Its wall-clock time.
         simulated: Counts of simulated absences, dropouts and stragglers.
         metrics: Numbers of the aggregation's stages up to this phase.
+        measured: Numbers of the method's server half.
     """
 
     phase: Phase
@@ -57,6 +58,7 @@ class Committed:
     seconds: float
     simulated: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 def _give_up(state: RunState, lost: StateLostError) -> None:
@@ -143,6 +145,7 @@ class Loop:
                 seconds=time.perf_counter() - started,
                 simulated=turnout.simulated,
                 metrics=self.pipeline.metrics(phase),
+                measured=self.method.measured(state.server),
             )
             self.commit(state, committed)
         else:

@@ -75,7 +75,7 @@ class Recorder:
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
         sizes = {task.client: len(self.parts[task.client]) for task in tasks}
-        means = joined_metrics(phase, tasks, sizes)
+        means = {**joined_metrics(phase, tasks, sizes), **committed.measured}
         self.stages.setdefault(phase.stage, phase.round)
         evaluation = None
         try:

@@ -39,6 +39,19 @@ def test_more_restarts_never_end_worse() -> None:
     assert many.state.server.metadata["inertia"] <= few.state.server.metadata["inertia"] + 1e-9
 
 
+def test_the_loss_is_that_of_the_best_start_over_all_clients_and_never_rises() -> None:
+    samples, _ = blobs()
+    parts = [np.arange(20), np.arange(20, len(samples))]
+    ran = on_vectors(KMeans.Config(clusters=7, restarts=6), samples, parts)
+    first, *losses = [done.measured.get("loss") for done in ran.commits]
+    assert first is None  # of the moments
+    assert losses == sorted(losses, reverse=True)
+    best, x = ran.state.server.slots["centroids"]["best"], on_lattice(torch.from_numpy(samples))
+    away = off_lattice(x) - off_lattice(best)[nearest(x, best)]
+    assert losses[-1] == pytest.approx(float(away.square().sum()) / len(samples), rel=1e-9)
+    assert all(not task.outcome.metrics for task in ran.spy.tasks)
+
+
 def test_data_up_to_the_lattices_end_is_summed_to_the_same_bits() -> None:
     samples = np.random.default_rng(0).uniform(-512, 512, (400, 32)).astype(np.float32)
     config = KMeans.Config(clusters=4, restarts=2, iterations=5)
