@@ -85,3 +85,21 @@ def test_silos_under_masks_leave_the_same_model_and_their_audit_attacks_nothing(
     slots = [sent for sent in record["messages"] if sent["type"] == "slot"]
     assert {(sent["samples"], sent["summed"]) for sent in slots} == {(80, 2)}
     assert record["membership"] == {}
+
+
+@pytest.mark.parametrize("pictures", [1, 3])
+def test_a_site_of_one_picture_or_of_equal_ones_is_a_site(sites, tmp_path, pictures):
+    for number in range(pictures):
+        (tmp_path / "few" / "c0").mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 90).save(tmp_path / "few" / "c0" / f"{number}.png")
+    config = compose(
+        "experiment=kmeans",
+        "cluster=serial",
+        "data=node_local",
+        f"run_dir={tmp_path / 'run'}",
+        f"data.clients={{site_a: {sites}/a, few: {tmp_path}/few}}",
+        "data.source={target: coterie.datamodules.folders:ClassFolders, mode: L}",
+        "method.clusters=3",
+        "evaluation.figures=false",
+    )
+    assert Federation(config, Silent()).run().failures == ()

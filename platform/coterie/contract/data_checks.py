@@ -13,15 +13,20 @@ _VALUES = 2**24
 """Values compared at a time; comparing a whole data set would double its memory."""
 
 
-def check_data(data: DataArrays) -> None:
+def check_data(data: DataArrays, *, whole: bool = True) -> None:
     """Refuse data that cannot be learned from or evaluated.
+
+    Args:
+        data: The data.
+        whole: Whether this is all of it; one client's samples may all be equal.
 
     Raises:
         DataError: If there are no samples, their form is not that of `DataArrays`, they are not
             finite or all equal, or labels or owners do not fit them.
     """
     _check_samples(data.name, data.samples)
-    _check_variety(data.name, data.samples)
+    if whole:
+        _check_variety(data.name, data.samples)
     labels, count = range(-1, len(data.classes)), len(data.samples)
     _check_numbers(f"data={data.name}: labels", data.labels, count, labels)
     owners = range(len(data.owner_names))

@@ -80,7 +80,7 @@ class NodeLocalData:
         if client not in self._read:
             module: NodeLocalDataModule = load_target(target_of(self.config.data))(self.config.data)
             arrays = module.local_arrays(client)
-            check_data(arrays)
+            check_data(arrays, whole=False)
             self._read[client] = arrays
         return self._read[client]
 
