@@ -9,6 +9,7 @@ from torch import nn
 from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
+    Method,
     Outcome,
     Phase,
     ServerState,
@@ -21,7 +22,7 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 
 
-class Messenger:
+class Messenger(Method):
     """Two phases a round: "talk" has no slot up, "sum" averages; both carry peer messages.
 
     A peer message is (sender, round, step). The tensor "received" has one row (sender, *peer

@@ -9,6 +9,7 @@ from torch import nn
 from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
+    Method,
     Outcome,
     Phase,
     ServerState,
@@ -20,7 +21,7 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 
 
-class Pool:
+class Pool(Method):
     """Client c chooses `choices[c]` and sends (value of the model) + 10 c with weight c + 1."""
 
     needs_labels = False

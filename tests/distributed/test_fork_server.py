@@ -52,7 +52,7 @@ def start():
 
 
 def about(actor):
-    return ray.get(actor.about.remote(), timeout=60)
+    return ray.get(actor.about.remote(), timeout=180)
 
 
 def gone(*processes):
