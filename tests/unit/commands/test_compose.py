@@ -279,7 +279,7 @@ PROBLEMS = [
     ),
     (
         ["experiment=first", "encoder=other", "encoder.size=1"],
-        "encoder.size=1: there is no such key; encoder has width, lr.",
+        "encoder.size=1: there is no such key; did you mean method.size?",
     ),
     (
         ["experiment=first", "method.lr=true"],
