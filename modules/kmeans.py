@@ -106,17 +106,16 @@ class KMeans(OnExactSums):
         before, least = server.slots[CENTROIDS], server.metadata["inertia"]
         best = before[BEST]
         generator, moving = draws(server, "empty", phase.round), []
-        every = summed(means[SUMS])[SUMS]
+        every, loss = summed(means[SUMS])[SUMS], server.metadata.get("loss")
         for centroids, columns in zip(before[MOVING], every, strict=True):
             sums = ClusterSums(columns)
             inertia = sums.inertia(centroids)
             if not isinstance(least, float) or inertia < least:
                 best, least = centroids, inertia
+                loss = inertia / sums.counts.sum().item()
             after = moved(sums, generator)
             if not torch.equal(after, centroids):
                 moving.append(after)
-        assert isinstance(least, float)  # by the first start
-        loss = least / ClusterSums(every[0]).counts.sum().item()
         return self._after(server, phase, moving, best, {"inertia": least, "loss": loss})
 
     def measured(self, server: ServerState) -> Mapping[str, float]:

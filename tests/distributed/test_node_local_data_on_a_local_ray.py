@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from PIL import Image
 
 from coterie.commands.compose import compose
 from coterie.errors import RunError
@@ -11,6 +12,29 @@ from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
 pytestmark = pytest.mark.ray
+
+
+def test_more_clients_than_cpus_share_them(cluster, tmp_path):
+    clients = {f"site_{n}": tmp_path / f"site_{n}" for n in range(7)}
+    for number, folder in enumerate(clients.values()):
+        folder.mkdir()
+        for shade in range(3):
+            Image.new("L", (8, 8), 30 * number + shade).save(folder / f"{shade}.png")
+    view = Silent()
+    config = compose(
+        "experiment=kmeans",
+        "data=node_local",
+        f"data.clients={{{','.join(f'{name}: {path}' for name, path in clients.items())}}}",
+        "data.source={target: coterie.datamodules.folders:ImageFolder, mode: L}",
+        "method.clusters=2",
+        "method.iterations=1",
+        f"run_dir={tmp_path / 'run'}",
+        "cluster.start_timeout_s=120",
+    )
+    assert Federation(config, view).run().exit_code == 0
+    assert (
+        "The data's 7 clients share this machine's 6 CPUs, as with cluster.cpus_per_client=0.85."
+    ) in view.notes
 
 
 def test_a_resource_that_a_local_ray_lacks_is_not_waited_for(cluster, tmp_path):
