@@ -40,7 +40,7 @@ def test_more_restarts_never_end_worse() -> None:
 
 
 def test_the_loss_is_that_of_the_best_start_over_all_clients_and_never_rises() -> None:
-    samples = np.random.default_rng(0).uniform(size=(200, 4)).astype(np.float32)
+    samples = np.random.default_rng(2).uniform(size=(200, 4)).astype(np.float32)
     parts = [np.arange(20), np.arange(20, len(samples))]
     ran = on_vectors(KMeans.Config(clusters=7, restarts=9), samples, parts)
     first, *losses = [done.measured.get("loss") for done in ran.commits]
