@@ -38,7 +38,13 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
-from coterie.contract.own_module import Training, check_module, copy_of, has_step
+from coterie.contract.own_module import (
+    Training,
+    check_module,
+    copy_of,
+    has_step,
+    needs_several_rows,
+)
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, reason
 from coterie.modules.strategies.strategy import Local, Strategy, corrected
@@ -203,9 +209,10 @@ class Lightning(Method):
         validation = source.validation if config.own_validation else None
         if len(held):
             validation = loader_of(source, held, client.seed, ordered=True)
+        joins = needs_several_rows(module)
         training = Training(
             source=source,
-            loader=loader_of(source, own, client.seed) if phase.up else None,
+            loader=loader_of(source, own, client.seed, joins_last=joins) if phase.up else None,
             validation=validation,
             first_epoch=(phase.round - bool(phase.up)) * config.epochs,
             epochs=config.epochs,

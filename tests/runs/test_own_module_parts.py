@@ -219,3 +219,21 @@ def test_a_module_that_needs_its_trainer_is_told_so(tmp_path, module, data, sent
     with pytest.raises(CoterieError, match=sentence) as raised:
         federated(tmp_path, module(), data(), overrides=overrides)
     assert "\n" not in str(raised.value)
+
+
+class Normalised(Shared):
+    """One with a layer that cannot be trained on one row."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def training_step(self, batch, batch_idx):
+        return cross_entropy(self.net(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("executor", ["lightning", "bare"])
+def test_a_last_row_alone_fails_no_client_whose_module_has_batch_norm(tmp_path, executor):
+    data = DataLoader(TensorDataset(*(part[:18] for part in tensors())), 8)
+    run = federated(tmp_path, Normalised(), data, clients=2, overrides=[f"executor={executor}"])
+    assert not run.failures

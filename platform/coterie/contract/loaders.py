@@ -110,14 +110,17 @@ def _open_again(rebuild: Callable[[], tuple[Source, ...]]) -> LoaderSamples:
     return LoaderSamples.of(rebuild(), rebuild)
 
 
-def loader_of(source: Source, rows: Indices, seed: int, *, ordered: bool = False) -> Any:
-    """Return a function that builds a loader like the user's own from rows and a seed.
+def loader_of(
+    source: Source, rows: Indices, seed: int, *, ordered: bool = False, joins_last: bool = False
+) -> Any:
+    """Return a loader like the user's own of a client's rows.
 
     Args:
         source: The data set.
         rows: Its rows to load.
         seed: Of the order, and of the loader's workers.
         ordered: Whether to load all rows in order, for an evaluation.
+        joins_last: Whether a last batch of one row joins the batch before it.
 
     Raises:
         DataError: If the loader would give no batch.
@@ -149,11 +152,16 @@ def loader_of(source: Source, rows: Indices, seed: int, *, ordered: bool = False
             f"{given.batch_size} with drop_last=True, so it has no batch; lower the batch size, "
             "or take fewer clients."
         )
+    sampler = _sampler(given.sampler, places, generator)
+    size = given.batch_size
+    if size is not None and joins_last and size < len(places) and len(places) % size == 1:
+        joined = _JoinedBatches(sampler, size, given.drop_last)
+        return DataLoader(subset, batch_sampler=joined, **common)
     return DataLoader(
         subset,
-        batch_size=given.batch_size,
-        drop_last=given.drop_last if given.batch_size is not None else False,
-        sampler=_sampler(given.sampler, places, generator),
+        batch_size=size,
+        drop_last=given.drop_last if size is not None else False,
+        sampler=sampler,
         **common,
     )
 
@@ -205,6 +213,24 @@ class _RestrictedBatches(Sampler[list[int]]):
             own = [self._positions[row] for row in batch if row in self._positions]
             if own:
                 yield own
+
+
+class _JoinedBatches(BatchSampler):
+    """Batches of which the last, if it has one row, joins the one before it."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        before: list[int] = []
+        for batch in super().__iter__():
+            if before and len(batch) == 1:
+                batch = before + batch
+            elif before:
+                yield before
+            before = batch
+        yield before
+
+    def __len__(self) -> int:
+        """Return the number of batches of a sampler that leaves one row over."""
+        return super().__len__() - (not self.drop_last)
 
 
 def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:

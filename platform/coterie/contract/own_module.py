@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lightning import Trainer
 from torch import Tensor
+from torch.nn import BatchNorm1d
 from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import Source
@@ -141,6 +142,11 @@ def own_base(value: object, name: str = "LightningModule") -> type | None:
 def has_step(module: object, hook: str) -> bool:
     """Return whether a module overrides a hook, such as `validation_step`."""
     return getattr(type(module), hook) is not getattr(own_base(module), hook)
+
+
+def needs_several_rows(module: Any) -> bool:
+    """Return whether a module has a layer that cannot be trained on a batch of one row."""
+    return any(isinstance(part, BatchNorm1d) for part in module.modules())
 
 
 def check_module(module: Any, arguments: Mapping[str, Any]) -> None:

@@ -194,7 +194,7 @@ class ConsoleView:
         """Return a round in at most 100 characters, without less important parts if need be."""
         progress = self._progress
         parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
-        parts += [f"FAILED {progress.failures}"] if progress.failures else []
+        parts += [f"FAILED TASKS {progress.failures}"] if progress.failures else []
         parts += [progress.loss, *formatting.score_texts(shown_scores(record))]
         return formatting.fit(
             [*parts, progress.clients, progress.eta, progress.traffic], self._width

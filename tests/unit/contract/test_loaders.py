@@ -97,6 +97,25 @@ def test_workers_draw_by_the_seed_too():
     assert all(map(torch.equal, one, other))
 
 
+@pytest.mark.parametrize(
+    ("size", "drop", "found"),
+    [
+        (2, False, [[2, 3], [5, 8, 9]]),
+        (4, False, [[2, 3, 5, 8, 9]]),
+        (2, True, [[2, 3], [5, 8]]),
+        (3, False, [[2, 3, 5], [8, 9]]),
+        (1, False, [[2], [3], [5], [8], [9]]),
+        (5, False, [[2, 3, 5, 8, 9]]),
+        (8, False, [[2, 3, 5, 8, 9]]),
+    ],
+)
+def test_a_last_row_alone_joins_the_batch_before_it(size: int, drop: bool, found: list[list[int]]):
+    source = Source(loader=DataLoader(DATA, size, drop_last=drop))
+    joined = loader_of(source, ROWS, 0, joins_last=True)
+    assert [batch[0].tolist() for batch in joined] == found
+    assert len(joined) == len(found)
+
+
 def test_a_loader_without_a_batch_is_refused():
     with pytest.raises(DataError, match="5 samples, fewer than its loader's batch_size=8"):
         batches(DataLoader(DATA, 8, drop_last=True))

@@ -122,7 +122,7 @@ def test_a_rounds_line_never_exceeds_a_hundred(stage, number, loss, seconds, sco
     (line,) = terminal.lines
     assert len(line) <= 100
     assert line.startswith(f"round {number}/1000000 {stage[:10]}")
-    assert "FAILED 1" in line
+    assert "FAILED TASKS 1" in line
 
 
 def rounds_shown(terminal):
@@ -155,7 +155,7 @@ def test_stage_changes_evaluations_and_failures_always_show():
             number, 0.01, **{"stage": "a" if number < 5 else "b", **events.get(number, {})}
         )
     assert rounds_shown(terminal) == [1, 5, 7, 8]
-    assert "FAILED 1" in terminal.lines[3]
+    assert "FAILED TASKS 1" in terminal.lines[3]
 
 
 def test_a_round_of_several_phases_has_one_line_with_all_its_failures():
@@ -166,7 +166,7 @@ def test_a_round_of_several_phases_has_one_line_with_all_its_failures():
         terminal.now += 2.0
         record = PhaseRecord(phase=phase, participants=(0, 1), failures=failures, bytes_up=1000)
         terminal.view.phase_finished(record)
-    line = "round 1/2 s  FAILED 3  loss -  clients 2/4  ETA 6.0 s  down 0 B up 3.00 kB"
+    line = "round 1/2 s  FAILED TASKS 3  loss -  clients 2/4  ETA 6.0 s  down 0 B up 3.00 kB"
     assert terminal.lines == [line]
 
 
