@@ -13,7 +13,7 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -139,9 +139,10 @@ class _Name:
 
 
 class _Dict:
-    """A dict, or what has one, with the number of its items."""
+    """A dict, or what has one, with the number of its items and its names that methods have too."""
 
     size = 0
+    methods: frozenset[str] = frozenset()
 
 
 class _Namespace(_Dict):
@@ -221,9 +222,8 @@ class _Machine:
     def update(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not _Dict:
             raise TypeError
-        for key in items[::2]:
-            _check_key(key)
         self.stack[-1].size += len(items) // 2
+        self.stack[-1].methods |= _checked_keys(items[::2])
 
     def last(self, count: int) -> list[Any]:
         return [self.stack.pop() for _ in range(count)][::-1]
@@ -241,6 +241,8 @@ class _Machine:
         (state,) = self.last(1)
         if not isinstance(self.stack[-1], _Dict) or type(state) is not _Dict:
             raise TypeError
+        if state.methods and type(self.stack[-1]) is _Dict:
+            raise RefusedError(f"it has its own {min(state.methods)} in place of a dict's")
         self.copied += state.size
         self.stack[-1].size += state.size
 
@@ -265,10 +267,10 @@ class _Machine:
             raise RefusedError("it lacks some of its numbers")
         self.push(_Storage(_BYTES[kind.name], size))
 
-    def copy(self, size: int) -> _Dict:
+    def copy(self, size: int, methods: frozenset[str]) -> _Dict:
         """Make a dict of so many items of others."""
         made = _Dict()
-        made.size = size
+        made.size, made.methods = size, methods
         self.copied += size
         return made
 
@@ -285,12 +287,17 @@ def _known(argument: str) -> _Name:
     return _Name(argument)
 
 
-def _check_key(key: Any) -> None:
-    """Check that a name takes no time to be looked up, as tuples of tuples do, or any number."""
-    if type(key) is int and key.bit_length() > 64:
-        raise TypeError
-    if type(key) not in {str, int, float, bool, type(None)}:
-        raise RefusedError("it holds names that are neither text nor numbers")
+def _checked_keys(keys: Collection[Any]) -> frozenset[str]:
+    """Return those names that a dict's methods have too; as its attributes they would hide these.
+
+    A name may take no time to be looked up, as tuples of tuples do, or any number.
+    """
+    for key in keys:
+        if type(key) is int and key.bit_length() > 64:
+            raise TypeError
+        if type(key) not in {str, int, float, bool, type(None)}:
+            raise RefusedError("it holds names that are neither text nor numbers")
+    return frozenset(key for key in keys if type(key) is str and hasattr(OrderedDict, key))
 
 
 def _check_numbers(numbers: Any) -> None:
@@ -305,16 +312,14 @@ def _ordered(machine: _Machine, pairs: Any = ()) -> _Dict:
     """Make an OrderedDict, to which Python 2 gives its items."""
     if type(pairs) not in {list, tuple} or any(type(pair) not in {list, tuple} for pair in pairs):
         raise TypeError
-    for key, _ in pairs:
-        _check_key(key)
-    return machine.copy(len(pairs))
+    return machine.copy(len(pairs), _checked_keys([key for key, _ in pairs]))
 
 
 def _counter(machine: _Machine, counts: Any) -> _Dict:
     """Make what a schedule keeps its milestones in."""
     if type(counts) is not _Dict:
         raise TypeError
-    return machine.copy(counts.size)
+    return machine.copy(counts.size, counts.methods)
 
 
 def _size(_: _Machine, lengths: Any) -> tuple[int, ...]:

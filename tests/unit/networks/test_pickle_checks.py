@@ -5,7 +5,7 @@ import io
 import re
 import struct
 import zipfile
-from collections import Counter
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
@@ -132,6 +132,32 @@ NEEDLESS = {
         pickle_of(b"](" + PAIRS + 99 * call("collections.OrderedDict", b"h\x01") + b"e"),
         "repeats its items",
     ),
+    **{
+        f"its own {method}": (
+            pickle_of(made + b"}(" + text(method) + number(1) + b"ub"),
+            f"it has its own {method} in place of a dict's",
+        )
+        for method, made in (
+            ("items", call("collections.OrderedDict")),
+            ("keys", named("lightning.fabric.utilities.data.AttributeDict") + b")\x81"),
+        )
+    },
+    "its own items, counted": (
+        pickle_of(
+            call("collections.OrderedDict")
+            + call("collections.Counter", b"}(" + text("items") + number(1) + b"u")
+            + b"b"
+        ),
+        "it has its own items in place of a dict's",
+    ),
+    "its own items, from pairs": (
+        pickle_of(
+            call("collections.OrderedDict")
+            + call("collections.OrderedDict", b"]" + tuple_of(text("items"), number(1)) + b"a")
+            + b"b"
+        ),
+        "it has its own items in place of a dict's",
+    ),
     "attributes taken often": (
         pickle_of(b"](" + DICT + named("argparse.Namespace") + b")\x81" + 99 * b"h\x01b" + b"e"),
         "repeats its items",
@@ -161,6 +187,7 @@ def test_what_training_scripts_store_beside_weights_is_read():
         "optimizer": torch.optim.Adam(module.parameters()).state_dict(),
         "schedule": schedule,
         "parameters": dict(module.named_parameters()),
+        "names": {"items": 1, "keys": OrderedDict(values=2), "args": argparse.Namespace(copy=3)},
         "numbers": [torch.ones(2, dtype=kind) for kind in (torch.uint16, torch.float8_e5m2)],
         "views": [torch.arange(9.0).reshape(3, 3).T, torch.zeros(0, 3), torch.tensor(True)],
     }
