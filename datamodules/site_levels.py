@@ -1,5 +1,6 @@
 """Levels per site: scanners of 12 and of 16 bits, each from its own black to its own white."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,9 @@ from coterie.datamodules.decoding import (
 )
 from coterie.datamodules.dicom import Levels
 from coterie.datamodules.source import Source, source_from_pictures
-from coterie.errors import DataError
+from coterie.errors import DataError, listed, printable
 
+_logger = logging.getLogger(__name__)
 WHOLE = ""
 """The site of data that names no sites."""
 _BITS = range(8, 17)
@@ -78,6 +80,7 @@ def with_site_levels(
                 f"{', '.join(filter(None, sites)) or 'none'}."
             )
         known = dict(given)
+    new = [name for name in sites if given is None and name not in known]
     for site, name in enumerate(sites):
         if given is None and name not in known:
             rows = np.flatnonzero(owners == site).tolist()
@@ -85,9 +88,21 @@ def with_site_levels(
             known[name] = measured_levels(
                 own, [source.names[row] for row in rows], source.pixel_format
             )
+    _tell({name: known[name] for name in new})
     levels = [known.get(name) for name in sites]
     pictures = [
         Levelled(source.pictures[row], levels[owner]) for row, owner in enumerate(owners.tolist())
     ]
     read = source_from_pictures(pictures, source.names, source.pixel_format).read
     return replace(source, pictures=pictures, read=read)
+
+
+def _tell(measured: Mapping[str, Levels | None]) -> None:
+    """Say which levels were measured, since wrong ones make a site too dark or too bright."""
+    found = [
+        f"{printable(site) or 'all'} {levels[0]:g} to {levels[1]:g}"
+        for site, levels in measured.items()
+        if levels is not None
+    ]
+    if found:
+        _logger.warning("data.levels=auto reads black to white as %s.", listed(found))

@@ -14,10 +14,14 @@ from coterie.datamodules.picture_search import EXTENSIONS
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.datamodules.stored import FilePart
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 
+_DAMAGED = (EOFError, OverflowError, ValueError)
 _LONGEST_LABEL = 4096
-_LONGEST_HEADER = 1 << 20
+_LONGEST_HEADER = 1 << 16
+"""Bytes; tarfile takes time with the square of the length of a header of digits."""
+_MOST_COMMON = 100
+"""Keys in the headers of a whole file, of which each member has a copy."""
 
 
 class WebDataset(CustomData["WebDataset.Config"]):
@@ -90,7 +94,10 @@ class WebDataset(CustomData["WebDataset.Config"]):
                 opened(path) as file,
                 tarfile.open(fileobj=_Headers(file), mode="r:") as archive,  # type: ignore[call-overload]  # it needs no more
             ):
-                for member in archive:
+                while (member := archive.next()) is not None:
+                    archive.members = []  # tarfile would keep all
+                    if len(archive.pax_headers) > _MOST_COMMON:
+                        raise tarfile.ReadError("a header for all files with over 100 keys")
                     if member.size < 0:
                         raise tarfile.ReadError("a file of negative size")
                     if not member.isreg() or member.issparse():
@@ -98,10 +105,10 @@ class WebDataset(CustomData["WebDataset.Config"]):
                     is_label = "." + _split(member.name)[1] == self._label
                     content: Any = archive.extractfile(member) if is_label else None
                     yield member, None if content is None else content.read(_LONGEST_LABEL)
-        except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
+        except (tarfile.TarError, RecursionError, MemoryError, OSError, *_DAMAGED) as error:
             raise DataError(
-                f"{path}: it cannot be read as a tar file ({error}); unpack compressed ones, or "
-                "fetch it again."
+                f"{path}: it cannot be read as a tar file ({reason(error)}); unpack compressed "
+                "ones, or fetch it again."
             ) from error
 
 
@@ -114,7 +121,7 @@ class _Headers:
     def read(self, size: int) -> bytes:
         """Return the next bytes."""
         if not 0 <= size <= _LONGEST_HEADER:
-            raise tarfile.ReadError("a header of more than 1 MiB")
+            raise tarfile.ReadError("a header of more than 64 KiB")
         content: bytes = self._file.read(size)
         return content
 

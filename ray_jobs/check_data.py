@@ -95,7 +95,7 @@ def _table(half: str, findings: "Findings") -> Table:
         table.add_row("without label", f"{findings.unlabelled:,}")
     oblong, dark = findings.tally.reshaped, findings.tally.dark
     if oblong:
-        table.add_row("not square", f"{oblong:,}: choose data.fit")
+        table.add_row("other shape", f"{oblong:,}: choose data.fit, or data.size=[HEIGHT,WIDTH]")
     if dark:
         table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels={findings.tally.lighter}")
     if findings.tally.turned:

@@ -19,13 +19,15 @@ def separate_data(
         ConfigError: If none is chosen, or a key is unknown, invalid or refused.
     """
     choices = [argument for argument in arguments if argument.startswith("data=")]
-    if not choices:
-        raise ConfigError("data: none is chosen; give data=class_folders or another, see --help.")
     values = read_values([argument for argument in arguments if argument not in choices])
-    section: dict[str, Any] = {
-        **read_choice("data", choices[-1].removeprefix("data=")),
-        **values.pop("data", {}),
-    }
+    given: dict[str, Any] = values.pop("data", {})
+    if not choices and "target" not in given:
+        raise ConfigError(
+            "data: none is chosen; give data=class_folders or another, see --help, or "
+            "data.target=package.module:Class."
+        )
+    chosen = read_choice("data", choices[-1].removeprefix("data=")) if choices else {}
+    section: dict[str, Any] = {**chosen, **given}
     for key in refused:
         if key in section:
             raise ConfigError(

@@ -221,11 +221,10 @@ class _JoinedBatches(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         before: list[int] = []
         for batch in super().__iter__():
-            if before and len(batch) == 1:
-                batch = before + batch
-            elif before:
+            joins = len(batch) == 1
+            if before and not joins:
                 yield before
-            before = batch
+            before = before + batch if joins else batch
         yield before
 
     def __len__(self) -> int:

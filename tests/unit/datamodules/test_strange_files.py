@@ -269,3 +269,30 @@ def test_a_file_with_holes_is_not_read_into_memory(tmp_path):
         file.truncate(40 << 30)
     for picture in (path, FilePart(path, 0, 40 << 30)):
         refused(lambda picture=picture: read_content(picture, "x"), "x has more than 2 GiB; make")
+
+
+def _tar_header(name: str, content: bytes, kind: bytes) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type = len(content), kind
+    return info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
+
+
+_KEYS = b"".join(b"10 %03d=ab\n" % key for key in range(200))
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        (_tar_header("x", b"1" * (1 << 17), b"x"), "a header of more than 64 KiB"),
+        (_tar_header("g", _KEYS, b"g"), "over 100 keys"),
+        (_tar_header("././@LongLink", b"ab\0", b"L") * 3000, "recursion"),
+    ],
+)
+def test_headers_of_a_tar_file_that_take_time_or_memory_are_refused(
+    tmp_path: Path, headers: bytes, why: str
+) -> None:
+    path = tmp_path / "strange.tar"
+    path.write_bytes(headers + _tar_header("a.png", b"", b"0") + bytes(1024))
+    data = WebDataset(WebDataset.Config(path=str(path)))
+    with pytest.raises(DataError, match=rf"it cannot be read as a tar file \(.*{why}"):
+        data.open_half("train")

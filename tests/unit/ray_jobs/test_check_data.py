@@ -39,7 +39,7 @@ def test_the_report_tells_all_in_one_pass(folder, tmp_path, capsys):
         "2 sizes 30×40: 9, 40×40: 4",
         "2 modes RGB: 9, L: 4",
         "2 classes b: 7, a: 6",
-        "not square 9: choose data.fit",
+        "other shape 9: choose data.fit",
         "cannot be read 2",
         "a/bad.png: is not a readable picture",
         "b/empty.jpg: is empty (0 bytes)",
