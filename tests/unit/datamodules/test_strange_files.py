@@ -2,6 +2,8 @@
 
 import io
 import json
+import tarfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
