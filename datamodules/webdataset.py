@@ -1,5 +1,6 @@
 """Pictures in tar files in WebDataset's layout: a picture and its label share a name."""
 
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,12 +15,13 @@ from coterie.datamodules.picture_search import EXTENSIONS
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.datamodules.stored import FilePart
-from coterie.errors import DataError, reason
+from coterie.errors import DataError
 
-_DAMAGED = (EOFError, OverflowError, ValueError)
 _LONGEST_LABEL = 4096
-_LONGEST_HEADER = 1 << 16
-"""Bytes; tarfile takes time with the square of the length of a header of digits."""
+_LONGEST_HEADERS = 1 << 16
+"""Bytes of all headers of a member."""
+_LONG_NUMBER = re.compile(rb"\d{200}")
+"""Digits on which tarfile takes time with the square of their number."""
 _MOST_COMMON = 100
 """Keys in the headers of a whole file, of which each member has a copy."""
 
@@ -92,10 +94,11 @@ class WebDataset(CustomData["WebDataset.Config"]):
         try:
             with (
                 opened(path) as file,
-                tarfile.open(fileobj=_Headers(file), mode="r:") as archive,  # type: ignore[call-overload]  # it needs no more
+                tarfile.open(fileobj=(headers := _Headers(file)), mode="r:") as archive,  # type: ignore[call-overload]  # it needs no more
             ):
                 while (member := archive.next()) is not None:
                     archive.members = []  # tarfile would keep all
+                    headers.left = _LONGEST_HEADERS
                     if len(archive.pax_headers) > _MOST_COMMON:
                         raise tarfile.ReadError("a header for all files with over 100 keys")
                     if member.size < 0:
@@ -105,24 +108,28 @@ class WebDataset(CustomData["WebDataset.Config"]):
                     is_label = "." + _split(member.name)[1] == self._label
                     content: Any = archive.extractfile(member) if is_label else None
                     yield member, None if content is None else content.read(_LONGEST_LABEL)
-        except (tarfile.TarError, RecursionError, MemoryError, OSError, *_DAMAGED) as error:
+        except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
             raise DataError(
-                f"{path}: it cannot be read as a tar file ({reason(error)}); unpack compressed "
-                "ones, or fetch it again."
+                f"{path}: it cannot be read as a tar file ({error}); unpack compressed ones, or "
+                "fetch it again."
             ) from error
 
 
 class _Headers:
-    """A tar file read in short pieces, because its headers may claim any length."""
+    """A tar file of which few bytes are read for a member, as headers may claim any length."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell
+        self.left = _LONGEST_HEADERS
 
     def read(self, size: int) -> bytes:
         """Return the next bytes."""
-        if not 0 <= size <= _LONGEST_HEADER:
-            raise tarfile.ReadError("a header of more than 64 KiB")
+        self.left -= size
+        if size < 0 or self.left < 0:
+            raise tarfile.ReadError("headers of more than 64 KiB")
         content: bytes = self._file.read(size)
+        if _LONG_NUMBER.search(content):
+            raise tarfile.ReadError("a number of 200 digits or more")
         return content
 
 

@@ -154,8 +154,9 @@ def loader_of(
         )
     sampler = _sampler(given.sampler, places, generator)
     size = given.batch_size
-    if size is not None and joins_last and size < len(places) and len(places) % size == 1:
-        joined = _JoinedBatches(sampler, size, given.drop_last)
+    joins = joins_last and not given.drop_last
+    if size is not None and joins and size < len(places) and len(places) % size == 1:
+        joined = _JoinedBatches(sampler, size, drop_last=False)
         return DataLoader(subset, batch_sampler=joined, **common)
     return DataLoader(
         subset,
@@ -225,11 +226,12 @@ class _JoinedBatches(BatchSampler):
             if before and not joins:
                 yield before
             before = before + batch if joins else batch
-        yield before
+        if before:
+            yield before
 
     def __len__(self) -> int:
         """Return the number of batches of a sampler that leaves one row over."""
-        return super().__len__() - (not self.drop_last)
+        return super().__len__() - 1
 
 
 def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from coterie.studies.measurement import Measurement, number_text, printed_text, sign
 from coterie.studies.paper_study import Cell, Claim
 
+_MISSING = "Not decided, since a row was not run, or did not reach the value that it is asked for:"
+
 
 def claims_table(found: Iterable[list[Measurement]]) -> str:
     """Return how many claims hold, a line for each measured one, and a list of the others.
@@ -29,7 +31,7 @@ def claims_table(found: Iterable[list[Measurement]]) -> str:
     titles = [["claim", "paper", "here", "holds?", "details"], ["---"] * 5]
     table = [f"| {' | '.join(line)} |" for line in [*titles, *lines]]
     rest = [f"- {link}: {'; '.join(dict.fromkeys(claims))}." for link, claims in others.items()]
-    return "\n".join([head, "", *table, *(["", "Not run:", "", *rest] if rest else [])])
+    return "\n".join([head, "", *table, *(["", _MISSING, "", *rest] if rest else [])])
 
 
 def _claim(part: Measurement, claim: Claim) -> list[str] | None:

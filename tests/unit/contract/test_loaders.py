@@ -11,6 +11,7 @@ from torch.utils.data import (
     Dataset,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -114,6 +115,11 @@ def test_a_last_row_alone_joins_the_batch_before_it(size: int, drop: bool, found
     joined = loader_of(source, ROWS, 0, joins_last=True)
     assert [batch[0].tolist() for batch in joined] == found
     assert len(joined) == len(found)
+
+
+def test_a_sampler_without_rows_of_the_client_gives_no_batch():
+    loader = DataLoader(DATA, 2, sampler=SubsetRandomSampler([0, 1]))
+    assert batches(loader, joins_last=True) == []
 
 
 def test_a_loader_without_a_batch_is_refused():

@@ -427,6 +427,18 @@ def test_the_check_shows_sites_of_other_bits_as_the_run_sees_them(tmp_path, capl
     assert "come out dark; if they have 12 bits, set data.levels=auto" in caplog.text
 
 
+def test_measured_levels_are_told_once_and_given_ones_are_not(tmp_path, caplog):
+    site(tmp_path, "a", 12)
+    site(tmp_path, "b", 16)
+    clients(tmp_path, levels={"a": (0, 4095), "b": (0, 65535)})
+    assert caplog.messages == []
+    data = ClientFolders(ClientFolders.Config(path=str(tmp_path), mode="L", levels="auto"))
+    data.arrays()
+    data.as_shown(data.open_half("train"))
+    (message,) = caplog.messages
+    assert "a 0 to 4095, b 0 to 65535" in message
+
+
 def test_levels_of_a_site_that_is_not_there(tmp_path):
     site(tmp_path, "a", 12)
     with pytest.raises(DataError, match=r"data\.levels\.c: there is no such client; there are a\."):

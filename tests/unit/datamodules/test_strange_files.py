@@ -285,9 +285,12 @@ _KEYS = b"".join(b"10 %03d=ab\n" % key for key in range(200))
 @pytest.mark.parametrize(
     ("headers", "why"),
     [
-        (_tar_header("x", b"1" * (1 << 17), b"x"), "a header of more than 64 KiB"),
+        (_tar_header("x", b"a" * (1 << 17), b"x"), "headers of more than 64 KiB"),
+        (_tar_header("x", b"1" * (1 << 15), b"x"), "a number of 200 digits or more"),
         (_tar_header("g", _KEYS, b"g"), "over 100 keys"),
-        (_tar_header("././@LongLink", b"ab\0", b"L") * 3000, "recursion"),
+        (_tar_header("g", 5 * _KEYS, b"g") * 10, "headers of more than 64 KiB"),
+        (_tar_header("././@LongLink", b"ab\0", b"L") * 3000, "headers of more than 64 KiB"),
+        (_tar_header("x", b"", b"x") * 3000, "headers of more than 64 KiB"),
     ],
 )
 def test_headers_of_a_tar_file_that_take_time_or_memory_are_refused(
@@ -298,3 +301,16 @@ def test_headers_of_a_tar_file_that_take_time_or_memory_are_refused(
     data = WebDataset(WebDataset.Config(path=str(path)))
     with pytest.raises(DataError, match=rf"it cannot be read as a tar file \(.*{why}"):
         data.open_half("train")
+
+
+def test_many_members_with_headers_and_labels_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "many.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(300):
+            for name, content in ((f"é{number}.png", bytes(4000)), (f"é{number}.cls", b"1")):
+                info = tarfile.TarInfo(name)
+                info.size, info.pax_headers = len(content), {"comment": "a" * 1000}
+                archive.addfile(info, io.BytesIO(content))
+    source = WebDataset(WebDataset.Config(path=str(path))).open_half("train")
+    assert source.count == 300
+    assert source.labels is not None

@@ -130,9 +130,16 @@ def test_vectors_have_no_sheet(tmp_path, capsys):
     assert [path.name for path in out.iterdir()] == ["duplicates.csv"]
 
 
+def test_a_class_is_named_by_its_path(folder, tmp_path, capsys):
+    target = "data.target=coterie.datamodules.folders:ClassFolders"
+    assert main([target, f"data.path={folder}", f"out={tmp_path / 'check'}"]) == 1
+    assert "samples" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["data.target=coterie.datamodules.folders:Nothing"], "Nothing"),
         (["data=class_folders", "data.path=gone"], "gone: there is no such folder"),
         (["data=node_local", "data.clients={a: x}"], "its samples are not in one place"),
         ([], "data: none is chosen"),
