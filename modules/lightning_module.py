@@ -64,13 +64,16 @@ class Lightning(Method):
         """The module, how long it trains, and what stays with each client."""
 
         extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
+        absent: ClassVar[Mapping[str, str]] = {
+            "mu": "it is a key of the strategy; give method.strategy=fedprox method.strategy.mu=…"
+        }
 
         module: str | None = None
         """The module's class, package.module:Class."""
         arguments: Mapping[str, Any] = {}
         """Arguments of the class."""
         is_object: bool = False
-        """Whether the module was given as an object, in a Python program."""
+        """Whether the module is an object of a Python program. Filled in."""
         participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
         """Share of the clients in each round."""
         rounds: PositiveInt = 10
@@ -88,10 +91,11 @@ class Lightning(Method):
         validation_every: NonNegativeInt = 1
         """Rounds between validations on the clients' held-out samples; 0: only after the last."""
         own_validation: bool = False
-        """Whether each client's data has its own validation loader."""
+        """Whether each client's data has its own validation loader. Filled in."""
         strategy: NestedComponent = None
-        """How clients train and how the server combines their results, {target:
-        package.module:Class, …} of `coterie.modules.strategies`; by default federated averaging."""
+        """How clients train and how the server combines their results: fedavg, fedprox, scaffold,
+        fednova, feddyn, fedavgm, fedadam, fedyogi, fedadagrad, or {target: package.module:Class, …}
+        of your own; by default fedavg. Its keys are method.strategy.KEY."""
         trainer: Mapping[str, Any] = {}
         """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
 

@@ -75,12 +75,12 @@ def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path
     _, notes = train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}")
     known = summary(tmp_path / "run")
     assert (known["status"], known["rounds"]) == ("completed", 2)
-    assert known["privacy"] == {"epsilon": epsilon(2, 2.0, 1e-5), "delta": 1e-5}
+    assert known["privacy"] == {"epsilon": epsilon(2, 2.0, 1e-5), "delta": 1e-5, "unit": "client"}
     assert spent(tmp_path / "run") == [epsilon(1, 2.0, 1e-5), epsilon(2, 2.0, 1e-5)]
     sentence = f"Ended before round 3: it would exceed privacy.dp.budget={budget:g}, of which ε="
     assert any(note.startswith(sentence) for note in notes)
     assert model_files(tmp_path / "run")
-    assert "ε at δ=1e-05" in (tmp_path / "run" / "report.html").read_text()
+    assert "ε for one client, δ=1e-05" in (tmp_path / "run" / "report.html").read_text()
     train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}", "resume=true")
     assert summary(tmp_path / "run")["privacy"] == known["privacy"]
 

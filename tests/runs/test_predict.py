@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.jobs.predict import main
 from coterie.run.setup import assemble
@@ -273,3 +274,17 @@ def test_help_shows_every_key(capsys):
     assert "batch_size=512" in text
     assert "cluster.backend=auto" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_classifier_names_the_classes(tmp_path, samples):
+    keys = ("data.limit=200", "cluster=serial", "method.rounds=1", "evaluation.figures=false")
+    run = tmp_path / "run"
+    Federation(compose("experiment=fedavg_digits", *keys, f"run_dir={run}")).run()
+    assert json.loads((run / "model" / "model.json").read_text())["classifies"]
+    table = predict(run, write("npy", samples))
+    names = [str(own) for own in table["cluster"].to_pylist()]  # digits are called so
+    assert table["cluster_name"].to_pylist() == names
+    description = run / "model" / "model.json"
+    few = json.loads(description.read_text()) | {"classes": ["0", "1"]}
+    description.write_text(json.dumps(few))
+    assert main([f"model={run}", "input=x.npy", "output=more.parquet"]) == 2

@@ -93,6 +93,11 @@ class Noise(Stage):
         return self._config.privacy.dp
 
     @property
+    def _unit(self) -> str:
+        """What ε protects: sums over samples change by one sample, updates by one client."""
+        return "sample" if type(self._config.method).sums else self._dp.unit
+
+    @property
     def ledger(self) -> NoiseLedger:
         """The noise key and the sums released so far.
 
@@ -208,9 +213,9 @@ class Noise(Stage):
         """Return the ε that was spent up to a phase."""
         return {"epsilon": self.epsilon(phase)}
 
-    def summary(self) -> Mapping[str, float]:
-        """Return the ε of all sums, and its δ."""
-        return {"epsilon": self.epsilon(), "delta": self._dp.delta}
+    def summary(self) -> Mapping[str, float | str]:
+        """Return the ε of all sums, its δ, and what they are for: one client or one sample."""
+        return {"epsilon": self.epsilon(), "delta": self._dp.delta, "unit": self._unit}
 
     def count(self) -> int:
         """Return the number of released sums, which must agree with the file of a resumed run."""

@@ -138,7 +138,7 @@ class Pipeline:
         """Return numbers about the run up to a phase."""
         return {name: value for s in self.stages for name, value in s.metrics(phase).items()}
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float | str]:
         """Return numbers about the whole run."""
         return {name: value for s in self.stages for name, value in s.summary().items()}
 

@@ -352,7 +352,7 @@ class Stage:
         """Return numbers about the run up to a phase."""
         return {}
 
-    def summary(self) -> Mapping[str, float]:
+    def summary(self) -> Mapping[str, float | str]:
         """Return numbers about the whole run, for its summary."""
         return {}
 

@@ -256,10 +256,11 @@ def _check_choice(group: str, choice: str) -> None:
     sought = choice if group == METHOD else choice.partition("_")[0]
     if group in (METHOD, "experiment") and sought in ELSEWHERE and choice not in known:
         raise ConfigError(f"{group}={choice}: {ELSEWHERE[sought]}.")
-    if group == "encoder" and ":" in choice and "/" in choice:
+    if group == "encoder" and "/" in choice:
         raise ConfigError(
-            f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME, or "
-            "encoder=exported encoder.path=FILE for any other network."
+            f"{group}={choice}: give encoder=timm:NAME, which takes the hub's weights, or "
+            "encoder.target=my_file:Class for another model of Hugging Face (docs/encoders.md), or "
+            "encoder=exported encoder.path=FILE for a program of torch.export."
         )
     if group == "tracking" and choice.startswith("["):
         raise ConfigError(f"{group}={choice}: several loggers go in tracking.loggers={choice}.")

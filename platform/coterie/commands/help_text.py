@@ -20,6 +20,7 @@ from coterie.commands.compose import (
 from coterie.commands.overrides import parse
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig
+from coterie.config.component import Component
 from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
 
@@ -180,7 +181,8 @@ def _settable(fields: Mapping[str, FieldInfo]) -> dict[str, FieldInfo]:
     return {
         name: field
         for name, field in fields.items()
-        if model_in(field.annotation) is None and _FILLED_IN not in (field.description or "")
+        if model_in(field.annotation) in (None, Component)  # a component of any class is a key
+        and _FILLED_IN not in (field.description or "")
     }
 
 

@@ -177,8 +177,13 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
     close = _further_in(key, leaf, fields) or (f"{parent}.{near}".strip(".") if near else None)
     close = close or next((name for name in fields if name.rpartition(".")[2] == leaf), None)
-    names = ", ".join(name.rpartition(".")[2] for name in siblings) or "none"
-    hint = f"did you mean {close}{rest}?" if close else f"{parent or 'the top'} has {names}."
+    if close:
+        hint = f"did you mean {close}{rest}?"
+    elif parent and len(siblings) > NAMED:
+        hint = f"--help lists the keys of {parent}."
+    else:
+        names = ", ".join(name.rpartition(".")[2] for name in siblings) or "none"
+        hint = f"{parent or 'the top'} has {names}."
     return f"{key}{rest}={show(value)}: there is no such key; {hint}"
 
 

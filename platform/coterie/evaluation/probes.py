@@ -13,6 +13,9 @@ from coterie.config.schema import EvaluationConfig
 from coterie.evaluation.linear_probe import linear_probe, standardised
 from coterie.evaluation.neighbours import knn_accuracy
 
+_FEW, _STEPS = 1024, 600
+"""Samples below which the linear probe takes these steps: 200 epochs would be fewer."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +50,9 @@ class Probes:
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         standardise = self.config.linear_probe_standardise
         train_x, test_x = standardised(*features) if standardise else features
+        steps = self.config.linear_probe_steps
+        if steps is None and len(train_y) < _FEW:
+            steps = _STEPS
         scores = linear_probe(
             train_x,
             train_y,
@@ -55,7 +61,7 @@ class Probes:
             classes=self.classes,
             seed=self.seed,
             optimizer=self.config.linear_probe_optimizer,
-            steps=self.config.linear_probe_steps,
+            steps=steps,
         )
         return asdict(scores)
 

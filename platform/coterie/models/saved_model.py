@@ -54,6 +54,7 @@ class _Description(TypedDict):
     dtype: str
     features: PositiveInt
     clusters: PositiveInt | None
+    classifies: bool
     outliers: bool
     head: Literal["method", "centroids", "prototypes"] | None
     classes: list[str]
@@ -94,7 +95,8 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     """Return the content of `model.json`.
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
-    training. "outliers" tells whether the output has one column more than "clusters", for samples
+    training. "classifies" tells whether the clusters are "classes", learned from labels. "outliers"
+    tells whether the output has one column more than "clusters", for samples
     that belong to none. "head" is "method", "centroids" or "prototypes" (found in the final
     representations, where the method itself does not cluster) or null.
     """
@@ -113,6 +115,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "dtype": str(parameter_dtype(model)).removeprefix("torch."),
         "features": given.embedding.shape[1],
         "clusters": None if found is None else found.shape[1] - model.outliers,
+        "classifies": model.classifies,
         "outliers": model.outliers,
         "head": None if model.head is None else kind,
         "prototypes": len(model.head.points) if isinstance(model.head, UnitPrototypes) else None,
@@ -201,6 +204,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{path}: it is damaged ({place}: {first['msg']}); copy the model again."
         ) from error
+    if description["classifies"] and description["clusters"] != len(description["classes"]):
+        raise DataError(f"{path}: it is damaged (classes: one for each); copy the model again.")
     return dict(description)
 
 

@@ -317,6 +317,6 @@ def replace_head(network: nn.Module) -> str | None:
 
 def no_such_model(library: str, model: str, known: list[str]) -> ConfigError:
     """Return the error for a name that the library does not have."""
-    close = get_close_matches(model, known, n=3)
+    close = get_close_matches(model.rpartition("/")[2], known, n=3)  # without a hub's owner
     hint = f"the nearest are {', '.join(close)}." if close else "look it up in its documentation."
     return ConfigError(f"encoder.model={model}: {library} has no model of this name; {hint}")

@@ -155,26 +155,37 @@ def load_weights(
         adapted: Fits the weights to the network.
 
     Raises:
-        ConfigError: At the first weight that is missing, superfluous or of another shape.
+        ConfigError: If a weight is missing, superfluous or of another shape.
     """
     wanted = network.state_dict()
     heads = tuple(f"{name}." for name in dropped)
     found = _adapted(_part(weights, wanted), adapted, path)
     weights = {name: value for name, value in found.items() if not name.startswith(heads)}
-    for name in sorted(wanted.keys() | weights.keys()):
-        shapes = [tuple(of[name].shape) if name in of else None for of in (wanted, weights)]
-        if shapes[0] == shapes[1]:
-            continue
-        if shapes[1] is None and name.endswith("num_batches_tracked"):
-            continue  # files of other frameworks lack this counter, which counts nothing here
-        shown = printable(name)
-        has, other = (f"{shown} of {shape}" if shape else f"no {shown}" for shape in shapes)
-        raise ConfigError(
-            f"encoder.weights={path}: the network has {has}, the file {other}; "
-            "give weights of this model, with the stem and the image size that they were made for "
-            "(encoder.stem, encoder.size)."
-        )
+    _check_names(wanted, weights, path)
+    for name, value in weights.items():
+        has, given = tuple(wanted[name].shape), tuple(value.shape)
+        if has != given:
+            raise ConfigError(
+                f"encoder.weights={path}: the network's {name} is {has}, the file's {given}; give "
+                "the stem, image size and options that the weights were made for (encoder.stem, "
+                "encoder.size, encoder.options)."
+            )
     network.load_state_dict(dict(weights), strict=False)
+
+
+def _check_names(wanted: Weights, weights: Weights, path: str) -> None:
+    """Refuse weights of a network with other names."""
+    # Files of other frameworks lack the counters, which count nothing here.
+    missing = [n for n in wanted if n not in weights and not n.endswith("num_batches_tracked")]
+    besides = [name for name in weights if name not in wanted]
+    for what, other, names in (("lacks", "has it", missing), ("has", "does not", besides)):
+        if names:
+            more = f" and {len(names) - 1:,} more" if names[1:] else ""
+            raise ConfigError(
+                f"encoder.weights={path}: it holds weights of another network, since it {what} "
+                f"{printable(names[0])}{more} and this network {other}; name that network with "
+                "encoder= and encoder.options, or give this one's weights."
+            )
 
 
 def _adapted(weights: Weights, adapted: Callable[[Weights], Weights], path: str) -> Weights:

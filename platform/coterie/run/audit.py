@@ -66,8 +66,8 @@ def _attacked(
     return attacks, "" if attacks else none
 
 
-def _spent(directory: RunDirectory) -> Mapping[str, float]:
-    """Return the ε and δ of a run's summary; {} if it has none.
+def _spent(directory: RunDirectory) -> Mapping[str, float | str]:
+    """Return the ε, δ and unit of a run's summary; {} if it has none.
 
     Raises:
         DataError: If the summary cannot be read.
@@ -82,7 +82,9 @@ def _spent(directory: RunDirectory) -> Mapping[str, float]:
     found = summary.get("privacy") if isinstance(summary, Mapping) else None
     spent = found if isinstance(found, Mapping) else {}
     known = all(is_number(spent.get(name)) for name in ("epsilon", "delta"))
-    return {name: float(spent[name]) for name in ("epsilon", "delta")} if known else {}
+    if not known or spent.get("unit") not in ("client", "sample"):
+        return {}
+    return {**{name: float(spent[name]) for name in ("epsilon", "delta")}, "unit": spent["unit"]}
 
 
 def _write(config: RunConfig, path: Path, done: Audited) -> None:

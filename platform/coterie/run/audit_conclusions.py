@@ -22,7 +22,7 @@ def conclusions(
         keys: What left the clients.
         attacks: Attack to its result; those on an untrained network are left out.
         privacy: The run's protection.
-        spent: The ε and δ of its summary; {} without noise.
+        spent: The ε, δ and unit of its summary; {} without noise.
     """
     return [_sent(keys), _found(attacks), _bounded(privacy, spent)]
 

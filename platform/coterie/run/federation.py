@@ -40,6 +40,7 @@ from coterie.evaluation.scorer import LOCAL, found_in_words
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
+from coterie.run.doubts import doubts
 from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
@@ -272,6 +273,7 @@ class Federation:
                 "There will be no clusters, since the data has no classes to count; set "
                 "evaluation.clusters to have some."
             )
+        yield from doubts(config, data, self._assembly.workload.parts)
         if self._assembly.workload.node_local_classes is not None:
             sizes = zip(data.owner_names, self._assembly.workload.parts, strict=True)
             held = listed([f"{name} {len(rows):,}" for name, rows in sizes])

@@ -105,7 +105,7 @@ def summary_of(
     metrics: Mapping[str, Mapping[str, float]],
     failures: tuple[str, ...],
     seconds: Mapping[str, float],
-    privacy: Mapping[str, float],
+    privacy: Mapping[str, float | str],
     devices: Collection[str],
     error: str | None,
 ) -> Summary:

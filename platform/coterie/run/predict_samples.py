@@ -62,9 +62,10 @@ def predict_samples(
         InterruptedRunError: If Ctrl-C or SIGTERM came; nothing is written then.
     """
     described = read_description(model_folder(model))
-    owned = None
+    owned, names = None, tuple(described["classes"] if described["classifies"] else ())
     if clusters is not None:
         owned = read_named_clusters(clusters, model_folder(model), described)
+        names = owned.names
     # The program needs none of the classes that the run's config names.
     clusterer = load_program(model_folder(model)) or load_model(model, trust)
     file = AssignmentsFile(
@@ -73,7 +74,7 @@ def predict_samples(
         of_clients=of_clients,
         clustered=described["clusters"] is not None,
         features=described["features"] if embedding else None,
-        cluster_names=() if owned is None else owned.names,
+        cluster_names=names,
         outliers=described["outliers"] if owned is None else owned.outliers,
     )
     with file, Interrupts() as interrupts:

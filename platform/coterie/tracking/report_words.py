@@ -124,11 +124,12 @@ def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int |
 
 
 def noise_in_words(spent: Mapping[str, Any]) -> str:
-    """Return what differential privacy bounds, by the ε and δ that a run's summary has."""
+    """Return what differential privacy bounds, by the unit, ε and δ of a run's summary."""
     if not spent:
         return "Noise was off: nothing bounds what the result tells about a single sample."
     return (
-        f"Noise was on: ε is {spent['epsilon']:.3g} at δ = {spent['delta']:g}. The smaller ε is, "
-        "the less the result tells about one sample, or one client; at 1 it is little, at 10 it "
-        "may be much."
+        f"Noise was on: ε is {spent['epsilon']:.3g} for one {spent['unit']}, at δ = "
+        f"{spent['delta']:g}. The smaller ε is, the less the result tells about one "
+        f"{spent['unit']}: at 1 it is little, at 10 it may be much. δ is about the chance that it "
+        "tells more."
     )

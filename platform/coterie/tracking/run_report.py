@@ -133,7 +133,9 @@ def _tiles(summary: Row) -> dict[str, str]:
         sent = sum(summary["bytes"].values())
         shown |= {"rounds": f"{summary['rounds']:,}", "clients": f"{summary['clients']:,}"}
         spent = summary.get("privacy", {})
-        shown |= {f"ε at δ={spent['delta']:g}": f"{spent['epsilon']:.3g}"} if spent else {}
+        if spent:
+            name = f"ε for one {spent['unit']}, δ={spent['delta']:g}"
+            shown[name] = f"{spent['epsilon']:.3g}"
         shown |= {"sent": format_bytes(sent)}
         shown |= {"time": format_seconds(summary["seconds"].get("total") or 0.0)}
     return shown

@@ -32,8 +32,8 @@ class Summary:
             the config has links.
         simulated: Simulated tasks of the whole run: {"dropped": 12, "stragglers": 30}; in the file
             only if the config simulates any.
-        privacy: What differential privacy has spent: {"epsilon": 3.2, "delta": 1e-05}; in the file
-            only under `privacy.dp`.
+        privacy: What differential privacy has spent: {"epsilon": 3.2, "delta": 1e-05,
+            "unit": "sample"}; in the file only under `privacy.dp`.
         failures: One sentence per dropped client or lost actor.
         seconds: Wall-clock times by purpose, with "total".
         error: Why the run failed, as one sentence; None if it did not.
@@ -55,7 +55,7 @@ class Summary:
     items_peer: Mapping[str, int] = field(default_factory=dict)
     modelled_seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: Mapping[str, int] = field(default_factory=dict)
-    privacy: Mapping[str, float] = field(default_factory=dict)
+    privacy: Mapping[str, float | str] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -89,9 +89,9 @@ class Summary:
             "items_peer": self.items_peer,
             "modelled_seconds": self.modelled_seconds,
             "simulated": self.simulated,
-            "privacy": self.privacy,
         }
         summary |= {name: _plain(values) for name, values in where_any.items() if values}
+        summary |= {"privacy": dict(self.privacy)} if self.privacy else {}
         return summary if self.error is None else {**summary, "error": self.error}
 
     def numbers(self) -> dict[str, float]:
@@ -101,6 +101,8 @@ class Summary:
         totals of the run begin with `total/` (`total/bytes/up`, `total/seconds/training`).
         """
         used = {key: value for key, value in self.as_dict().items() if key in _TOTALS}
+        if self.privacy:
+            used["privacy"] = {k: v for k, v in self.privacy.items() if not isinstance(v, str)}
         counts = {"rounds": self.rounds, "failures": len(self.failures)}
         return {**flat(self.as_dict()["metrics"]), **flat({**used, **counts}, "total/")}
 

@@ -256,8 +256,9 @@ PROBLEMS = [
     ),
     (
         ["experiment=first", "encoder=hf:x/y"],
-        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME, or encoder=exported ",
+        "encoder=hf:x/y: give encoder=timm:NAME, which takes the hub's weights, or encoder.target=",
     ),
+    (["experiment=first", "encoder=a/b"], "encoder=a/b: give encoder=timm:NAME, which takes the"),
     (
         ["experiment=first", "method=fedprox"],
         "method=fedprox: it is a strategy for a LightningModule of your own; give "

@@ -136,6 +136,7 @@ def test_the_config_says_which_protocol(digits, recorded, keys):
                 classes=10,
                 seed=0,
                 optimizer=keys.get("linear_probe_optimizer", "adam"),
+                steps=600,
             )
         )
     }
@@ -267,3 +268,11 @@ def test_neighbours_that_are_most_of_the_samples_are_told(digits, caplog, k, tol
         "lower it."
     )
     assert [record.getMessage() for record in caplog.records] == [expected] * told
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(240, 600), (1023, 600), (1100, 600)])
+def test_the_linear_probe_takes_600_steps_at_least(recorded, samples, steps):
+    features, labels = torch.randn(samples, 3), np.arange(samples) % 2
+    probes = Probes(config=EvaluationConfig(), classes=2, seed=0)
+    probes.linear((features, features), (labels, labels))
+    assert len(recorded[0]) == steps

@@ -8,6 +8,7 @@ from coterie.run.audit_conclusions import conclusions
 from coterie.run.audit_messages import AuditedKey
 
 NOISY = {"dp": {"clip": 1.0, "noise_multiplier": 2.0}}
+SPENT = {"epsilon": 3.861, "delta": 1e-5, "unit": "client"}
 
 
 def key(name="weights", samples=20, summed=0):
@@ -62,8 +63,12 @@ def test_the_second_says_what_attacks_found(attacks, said):
     [
         ({}, {}, "No noise was added and no masks were on"),
         ({"secure_aggregation": True}, {}, "protects the messages and not the model"),
-        (NOISY, {"epsilon": 3.861, "delta": 1e-5}, "Noise was on: ε is 3.86 at δ = 1e-05."),
-        ({**NOISY, "secure_aggregation": True}, {"epsilon": 3, "delta": 1e-5}, "Masks hid each"),
+        (NOISY, SPENT, "ε is 3.86 for one client, at δ = 1e-05. The smaller ε is, the less"),
+        (
+            {**NOISY, "secure_aggregation": True},
+            SPENT,
+            "δ is about the chance that it tells more. Masks hid",
+        ),
         (NOISY, {}, "Noise was on, and no summary.json says its ε."),
     ],
 )

@@ -1,0 +1,50 @@
+"""What a run says of data and config before it trains."""
+
+import numpy as np
+import pytest
+
+from coterie import DataArrays, compose
+from coterie.run.doubts import doubts
+
+
+def told(experiment, samples, *overrides):
+    config = compose(f"experiment={experiment}", *overrides)
+    data = DataArrays(name="own", samples=samples)
+    return [*doubts(config, data, [np.arange(len(samples))])]
+
+
+def rows(count, *deviations):
+    drawn = np.random.default_rng(0).normal(size=(count, len(deviations)))
+    return (drawn * deviations).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(20, 1, 8, 8), (199, 1, 8, 8)])
+def test_a_network_that_trains_on_few_samples_is_told(shape):
+    (sentence,) = told("fedmcc_digits", np.zeros(shape, np.uint8))
+    assert sentence.startswith(f"{shape[0]} samples are few to train a network on")
+
+
+def test_methods_of_sums_take_few_samples_and_any_take_many():
+    assert not told("concord_digits", np.zeros((20, 1, 8, 8), np.uint8))
+    assert not told("fedmcc_digits", np.zeros((200, 1, 8, 8), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("deviations", "column"), [((1, 900, 2), 2), ((1, 1e-3, 0, 1e-3), 1), ((5, 5000), 2)]
+)
+@pytest.mark.parametrize("experiment", ["fedavg_digits", "kmeans_digits"])
+def test_a_column_far_wider_than_the_others_is_told(experiment, deviations, column):
+    (sentence,) = told(experiment, rows(500, *deviations))
+    assert sentence.startswith(f"Column {column} of the samples varies ")
+
+
+@pytest.mark.parametrize("deviations", [(1, 50, 2), (0, 0), (7,), (0, 3)])
+def test_columns_of_like_scales_are_not(deviations):
+    assert not told("kmeans_digits", rows(500, *deviations))
+
+
+def test_gradients_of_single_samples_are_told_to_be_slow():
+    noise = ["clip=1", "noise_multiplier=1", "unit=sample"]
+    overrides = [f"privacy.dp.{each}" for each in noise]
+    (sentence,) = told("fedavg_digits", np.zeros((500, 1, 8, 8), np.uint8), *overrides)
+    assert "takes several times as long" in sentence
