@@ -23,6 +23,7 @@ from coterie.config import COMPONENTS, RunConfig
 from coterie.config.component import Component
 from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
+from coterie.config.source_model import source_model
 
 _WIDTH = 80
 _FILLED_IN = "Filled in"
@@ -97,12 +98,13 @@ def help_text(*overrides: str) -> str:
 
 def _first_screen() -> str:
     """Return the methods, each with its experiments' data sets; those for digits only come last."""
-    found: dict[str, list[str]] = {name: [] for name in experiments() if not _recipe(name)}
-    for name in experiments():
-        if method := _recipe(name):
+    known = experiments()
+    found: dict[str, list[str]] = {name: [] for name in known if not _recipe(name, known)}
+    for name in known:
+        if method := _recipe(name, known):
             found[method].append(name.removeprefix(f"{method}_"))
     lines = [
-        f"{name:<12}{' '.join(_joined(data)) or textwrap.shorten(experiments()[name], _WIDTH - 12)}"
+        f"{name:<12}{' '.join(_joined(data)) or textwrap.shorten(known[name], _WIDTH - 12)}"
         for name, data in found.items()
         if data != ["digits"]
     ]
@@ -121,9 +123,9 @@ def _joined(names: Sequence[str]) -> Iterable[str]:
     return found.values()
 
 
-def _recipe(name: str) -> str:
+def _recipe(name: str, known: Iterable[str]) -> str:
     """Return the experiment that this one adapts to a data set; "" if it adapts none."""
-    return next((other for other in experiments() if name.startswith(f"{other}_")), "")
+    return next((other for other in known if name.startswith(f"{other}_")), "")
 
 
 def command_help(
@@ -168,12 +170,18 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
             continue
         choice = written(override.value())
         section = {"target": choice} if key else read_choice(group, choice)
-        model = section_model(group, section)
-        fields = _settable(dotted_fields(model, f"{group}."))
+        fields = _settable(dotted_fields(_model(group, section), f"{group}."))
         keys = _key_list(f"Keys of {override.input_line} with their defaults:", fields, section)
         about = "" if key else describe_choice(group, split_choice(group, choice)[0])
         parts.append(f"{textwrap.fill(about, _WIDTH)}\n{keys}" if about else keys)
     return parts
+
+
+def _model(group: str, section: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the config model of a choice, without an import of PyTorch where it is Coterie's."""
+    target = section.get("target")
+    read = source_model(target) if isinstance(target, str) else None
+    return read or section_model(group, section)
 
 
 def _settable(fields: Mapping[str, FieldInfo]) -> dict[str, FieldInfo]:
@@ -193,7 +201,7 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
     values = compose_plain(*overrides, needs_data=False)
     name = values.pop("experiment")
     values = {section: value for section, value in values.items() if value is not None}
-    fields = _settable(dotted_fields(section_model("method", values["method"]), "method."))
+    fields = _settable(dotted_fields(_model("method", values["method"]), "method."))
     keys = _key_list("Keys of its method, as it sets them:", fields, values["method"])
     layout: dict[str, Any] = {"sort_keys": False, "width": _WIDTH - 30}
     text: str = yaml.safe_dump(values, default_flow_style=None, **layout)

@@ -3,7 +3,7 @@
 A method's config model stands in the method's file, whose import takes seconds. Its fields can be
 read without: the file is parsed, and what the annotations name is looked up in the same way. The
 result knows less than the model itself, which has the last word: a field whose type cannot be read
-takes any value, and checks in code are left out.
+takes any value, and checks in code are left out. The help shows its fields with their docstrings.
 """
 
 import ast
@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, ClassVar, cast, get_origin
+from typing import Annotated, Any, ClassVar, cast, get_origin
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from coterie.config.component import Component
 
@@ -139,20 +140,28 @@ def _model(module: str, node: ast.ClassDef) -> type[Component]:
         raise _UnreadableError(node.name)
     fields: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    for each in node.body:
+    for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not (isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)):
             continue
         name, kind = each.target.id, _or_any(module, each.annotation)
         value = None if each.value is None else _or_any(module, each.value)
         if get_origin(kind) is ClassVar or kind is ClassVar:
             constants[name] = value
-        else:
+        elif not name.startswith("_"):
             default = ... if each.value is None else None if value is Any else value
-            fields[name] = (Any if name in checked else kind, default)
+            kind = Any if name in checked else kind
+            fields[name] = (Annotated[kind, Field(description=_docstring(after))], default)
     model = cast("type[Component]", create_model(node.name, __base__=bases, **fields))
     if isinstance(constants.get("absent"), Mapping):
         model.absent = constants["absent"]
     return model
+
+
+def _docstring(node: ast.stmt | None) -> str | None:
+    match node:
+        case ast.Expr(ast.Constant(str(text))):
+            return cleandoc(text)
+    return None
 
 
 def _or_any(module: str, expression: ast.expr) -> Any:

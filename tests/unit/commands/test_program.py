@@ -94,6 +94,19 @@ def test_a_refusal_comes_before_pytorch_is_imported(argument, answer):
     assert answer in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments", ["", "experiment=fedmcc_digits", "experiment=lightning", "encoder=conv3"]
+)
+def test_help_comes_without_pytorch(arguments):
+    code = (
+        "import sys\nfrom coterie.jobs.train import main\n"
+        f"code = main(['--help', *'{arguments}'.split()])\n"
+        "sys.exit(code + 10 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert done.returncode == 0
+
+
 def test_a_path_that_the_locale_lacks_is_no_fault_of_its_name():
     ascii_shell = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     arguments = "train experiment=kmeans data=class_folders data.path=/nowhére"

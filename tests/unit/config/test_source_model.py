@@ -41,6 +41,8 @@ def test_the_fields_are_those_of_the_model(target):
     assert read.absent == model.absent
     for name, field in read.model_fields.items():
         assert field.is_required() == model.model_fields[name].is_required(), name
+        assert field.description == model.model_fields[name].description, name
+        assert field.default == model.model_fields[name].default, name
 
 
 @pytest.mark.parametrize(
