@@ -3,7 +3,7 @@
 from torch.nn.functional import cross_entropy
 
 from coterie.commands import train
-from coterie.contract.metric import RESERVED
+from coterie.config.record_names import RESERVED
 from coterie.jobs import evaluate
 from tests.builders.own_module import Lit, federated, rows
 

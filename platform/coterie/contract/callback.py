@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from coterie.contract.observer import Observer, PhaseRecord, Status
+from coterie.config.record_names import Status
+from coterie.contract.observer import Observer, PhaseRecord
 
 _HOOKS = ("start", "client_done", "client_failed", "phase_finished", "evaluated", "finish")
 

@@ -7,19 +7,6 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-RESERVED = (
-    "round",
-    "stage",
-    "phase",
-    "step",
-    "scope",
-    "client",
-    "failure",
-    "status",
-    "messages",
-)
-"""Keys that locate a line of `metrics.jsonl`; no metric has such a name."""
-
 
 class Metric(ABC):
     """One number about the final predictions, named by `evaluation.metrics`.

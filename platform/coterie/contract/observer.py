@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
+from coterie.config.record_names import Status
 from coterie.contract.phase import Phase
-
-Status = Literal["completed", "failed", "interrupted"]
-"""How a run ended."""
 
 Scores = Mapping[str, Mapping[str, float]]
 """Name of a result to its metrics: {"FedMCC": {"ACC": 0.91}, "k-means on pixels": {…}}."""

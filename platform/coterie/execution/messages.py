@@ -16,7 +16,7 @@ from coterie.aggregation.exact import (
     check_value,
     magnitude,
 )
-from coterie.contract.metric import RESERVED
+from coterie.config.record_names import RESERVED
 from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
 from coterie.contract.roles import is_variance
 from coterie.contract.tensor_spec import ANY, DTYPES, LARGEST, Bounds, Length, TensorSpec

@@ -17,8 +17,8 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from coterie.config.record_names import RESERVED
 from coterie.contract.loaders import Source, data_with
-from coterie.contract.metric import RESERVED
 from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError, DataError

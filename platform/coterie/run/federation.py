@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
+from coterie.config.record_names import Status
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.observer import Observer, Status
+from coterie.contract.observer import Observer
 from coterie.contract.own_module import FederatesModule
 from coterie.errors import (
     ConfigError,

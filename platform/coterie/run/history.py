@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.contract.metric import RESERVED
+from coterie.config.record_names import RESERVED
 from coterie.evaluation.canvas import Figure
 from coterie.evaluation.curves_figure import Curve, draw_curves
 from coterie.tracking.metrics_log import is_number, read_rows

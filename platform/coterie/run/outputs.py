@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from coterie.config.about import about
 from coterie.config.component import target_of
+from coterie.config.record_names import Status
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
-from coterie.contract.observer import Status
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.evaluation.canvas import guarded

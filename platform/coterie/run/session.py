@@ -15,10 +15,11 @@ from coterie.aggregation.pipeline import Pipeline
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.about import about
 from coterie.config.loading import dump_config
+from coterie.config.record_names import Status
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.observer import Observer, Status
+from coterie.contract.observer import Observer
 from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError, RunError, reason
 from coterie.evaluation.scorer import Evaluation

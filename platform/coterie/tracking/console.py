@@ -16,7 +16,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from coterie.contract.observer import PhaseRecord, Scores, Status
+from coterie.config.record_names import Status
+from coterie.contract.observer import PhaseRecord, Scores
 from coterie.contract.phase import Phase
 from coterie.tracking import formatting
 from coterie.tracking.notebook import NotebookPanel

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.config.record_names import RESERVED, Status
 from coterie.config.regular_files import open_regular
-from coterie.contract.metric import RESERVED
-from coterie.contract.observer import Status
 from coterie.errors import ContractError, DataError
 from coterie.tracking.paths import open_own
 

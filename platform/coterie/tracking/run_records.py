@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from coterie.config.plain_files import read_json
-from coterie.contract.metric import RESERVED
-from coterie.contract.observer import Status
+from coterie.config.record_names import RESERVED, Status
 from coterie.tracking.metrics_log import flat, is_number, read_rows
 from coterie.tracking.run_directory import RunDirectory
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.contract.metric import RESERVED
+from coterie.config.record_names import RESERVED
 
 GROUPS = {
     "clustering": "clusters",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.contract.observer import Status
+from coterie.config.record_names import Status
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.metrics_log import finite, flat
 

@@ -5,11 +5,14 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import pytest
 
 from coterie.commands.program import run_command
 from coterie.errors import DataError
+
+JOBS = Path(__file__).resolve().parents[3] / "ray_jobs"
 
 
 def _program(body):
@@ -95,12 +98,18 @@ def test_a_refusal_comes_before_pytorch_is_imported(argument, answer):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", "experiment=fedmcc_digits", "experiment=lightning", "encoder=conv3"]
+    "arguments",
+    [
+        "train --help experiment=fedmcc_digits",
+        "train --help experiment=lightning",
+        "train --help encoder=conv3",
+        *(f"{path.stem} --help" for path in sorted(JOBS.glob("[a-z]*.py"))),
+    ],
 )
 def test_help_comes_without_pytorch(arguments):
+    command, *rest = arguments.split()
     code = (
-        "import sys\nfrom coterie.jobs.train import main\n"
-        f"code = main(['--help', *'{arguments}'.split()])\n"
+        f"import sys\nfrom coterie.jobs.{command} import main\ncode = main({rest})\n"
         "sys.exit(code + 10 * ('torch' in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.contract.metric import RESERVED
+from coterie.config.record_names import RESERVED
 from coterie.errors import ContractError, DataError
 from coterie.tracking.metrics_log import MetricsLog, MetricsRow, read_rows
 
