@@ -51,8 +51,7 @@ class SessionFolder:
             ConfigError: If no folder is short enough for sockets.
             RunError: If others may rename what is in it, or it is full.
         """
-        for left in _left(_root()):
-            discard(left)
+        remove_left()
         self.path = new_folder()
         self.rays = self.path / _RAYS
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -77,6 +76,17 @@ def new_folder() -> Path:
     if told := no_room(root):
         raise RunError(f"Ray cannot start: {told}.")
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+
+
+def remove_left() -> None:
+    """Remove this user's abandoned folders, and end what runs from them.
+
+    Raises:
+        ConfigError: As for `SessionFolder`.
+        RunError: As for `SessionFolder`.
+    """
+    for left in _left(_root()):
+        discard(left)
 
 
 def no_room(folder: Path) -> str:
