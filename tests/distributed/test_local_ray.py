@@ -97,6 +97,13 @@ def test_one_whose_keeper_is_killed_is_told_and_nothing_of_it_stays():
     assert not local._folder.exists()
 
 
+def _check_for(watch, seconds):
+    ending = time.monotonic() + seconds
+    while time.monotonic() < ending:
+        watch.check()
+        time.sleep(0.1)
+
+
 def test_one_whose_control_process_stands_still_is_told_in_time_and_ends():
     connect(ClusterConfig())
     local = LocalRay.running
@@ -105,9 +112,7 @@ def test_one_whose_control_process_stands_still_is_told_in_time_and_ends():
     os.kill(ray_process("gcs_server"), signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(RunError, match="does not answer any more"):
-        while time.monotonic() < begun + 30:
-            watch.check()
-            time.sleep(0.1)
+        _check_for(watch, 30)
     disconnect()
     assert time.monotonic() < begun + 25  # 13 s on a quiet machine
     assert local.process.wait(20) == 0
