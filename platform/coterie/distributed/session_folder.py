@@ -112,7 +112,7 @@ def _root() -> Path:
     trusted = {0, os.getuid(), *_unknown_ids()}
     for folder in (root, *root.parents, real, *real.parents):
         status = folder.stat()
-        if status.st_uid not in trusted:
+        if not {status.st_uid, folder.lstat().st_uid} <= trusted:  # of a link, its own too
             raise RunError(
                 f"RAY_TMPDIR={root}: {folder} is another user's, who may rename what is in it; "
                 "give a folder of your own."
