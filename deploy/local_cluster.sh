@@ -9,7 +9,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-folder=$(mktemp -d "${RAY_TMPDIR:-/tmp}/coterie-XXXXXX")  # sockets need a short path
+# A short path, for sockets, in which no other user can rename anything.
+folder=$(python - <<'FOLDER'
+import sys
+
+from coterie.distributed.session_folder import new_folder, remove_left
+from coterie.errors import CoterieError
+
+try:
+    remove_left()
+    print(new_folder())
+except CoterieError as error:
+    sys.exit(str(error))
+FOLDER
+)
+if command -v flock >/dev/null; then  # once it is free, the next start removes what was left
+    exec 9<>"$folder/lock"
+    flock 9
+fi
 nodes=()
 job=""
 
@@ -36,7 +53,7 @@ main()
 start_node() {  # with a folder of its own: nodes would delete each other's copies of the job's code
     python -c "$ray_start" start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
         --object-store-memory=300000000 --temp-dir="$folder/${#nodes[@]}" \
-        --dashboard-agent-listen-port="$1" "${@:2}" >>"$folder/nodes.log" 2>&1 &
+        --dashboard-agent-listen-port="$1" "${@:2}" >>"$folder/nodes.log" 2>&1 9>&- &
     nodes+=($!)
 }
 
@@ -54,6 +71,22 @@ wait_for() {  # that a command succeeds, for 2 minutes
 
 have_started() {  # one after the other: Ray gives a node 30 seconds, on however busy a machine
     [ "$(grep -c "Ray runtime started" "$folder/nodes.log")" = "$1" ]
+}
+
+is_ours() {  # whether we listen on a port: another user could get the token there
+    python - "$1" <<'LISTENERS'
+import os
+import sys
+from pathlib import Path
+
+port, listens = f":{int(sys.argv[1]):04X}", "0A"
+tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
+rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+users = {int(row[7]) for row in rows if row[1].endswith(port) and row[3] == listens}
+if users - {os.getuid()}:
+    sys.exit(f"another user listens on port {sys.argv[1]}; start again.")
+sys.exit(bool(tables) and not users)
+LISTENERS
 }
 
 # Ray hands 10002-19999 to its workers; the system hands out ports from 32768.
@@ -76,16 +109,19 @@ unset RAY_ADDRESS
 echo "Starting a cluster of three nodes; its dashboard is $dashboard."
 start_node "$agent1" --head --num-cpus=0 --port="$gcs" --dashboard-host=127.0.0.1 \
     --dashboard-port="$http"
+wait_for is_ours "$http"
+wait_for is_ours "$agent1"
 wait_for ray job list --address "$dashboard"
 for agent in "$agent2" "$agent3"; do
     start_node "$agent" --address="127.0.0.1:$gcs" --num-cpus=1
     wait_for have_started "${#nodes[@]}"
+    wait_for is_ours "$agent"
 done
 
 job=coterie-$$
 ray job submit --address "$dashboard" --submission-id "$job" --working-dir . \
     --runtime-env ray_jobs/runtime_env.yaml -- \
-    python -m ray_jobs.train "${@:-experiment=concord_digits}" &
+    python -m ray_jobs.train "${@:-experiment=concord_digits}" 9>&- &
 status=0
 wait $! || status=$?
 job=""

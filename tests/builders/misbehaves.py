@@ -5,6 +5,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class TracelessError(Exception):
         raise RuntimeError("it comes from nowhere")
 
 
+_FILES = []
 METRICS = {"metric_text": "low", "metric_tensor": torch.ones(3), "metric_huge": 1e38}
 
 
@@ -149,6 +151,18 @@ class Misbehaves(FedMCC):
 
     def _die(self):
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _fork(self):
+        """What it has forked holds copies of its process's connections."""
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+        self._die()
+
+    def _files(self):
+        with suppress(OSError):
+            while True:
+                _FILES.append(os.open(os.devnull, os.O_RDONLY))
 
     def _memory(self):
         raise MemoryError

@@ -84,10 +84,11 @@ def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
 
 
 @pytest.mark.slow
-def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_count(cluster):
+@pytest.mark.parametrize("how", ["die", "fork", "files"])
+def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_count(cluster, how):
     drop = "faults.on_client_failure=drop"
     raises = run(*MISBEHAVES, "cluster=serial", drop)
-    dies = run(*MISBEHAVES, "cluster.num_actors=2", "method.how=die", drop)
+    dies = run(*MISBEHAVES, "cluster.num_actors=2", f"method.how={how}", drop)
     assert_same(dies, raises)
     assert dies.dropped == 1
     assert "client 1 failed (its process died in its tasks (ActorDiedError));" in dies.failures[-1]

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed import fork_request
@@ -33,6 +34,13 @@ class Process:
 
     def has(self, module):
         return module in sys.modules
+
+    def fork(self):
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        return child
 
     def draw(self):
         import numpy as np
@@ -81,6 +89,30 @@ def test_a_fork_that_ends_is_no_zombie(ours):
     assert gone(*pids[:2]) == []
     assert about(three)[0] == pids[2]
     assert about(start())[1] == ForkServer.running.pid
+
+
+def test_what_a_worker_has_forked_ends_with_it(ours):
+    one = start()
+    pid, child = about(one)[0], ray.get(one.fork.remote())
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid, child) == []
+    with pytest.raises(RayActorError):  # whose connections the child has had too
+        ray.get(one.about.remote(), timeout=15)
+
+
+def test_what_a_worker_has_forked_ends_with_the_fork_server(tmp_path):
+    fork_server = ForkServer(forked=False)
+    program, output = tmp_path / "worker.py", tmp_path / "output"
+    program.write_text("import os, time; print(os.fork(), flush=True); time.sleep(600)")
+    assert ask(fork_server, program, output, answered=True) == b"1"
+    ending = time.monotonic() + 60
+    while output.read_text().count("\n") < 2 and time.monotonic() < ending:
+        time.sleep(0.05)
+    child = max(map(int, output.read_text().split()))
+    assert Path("/proc", str(child)).exists()
+    fork_server._process.stdin.close()
+    fork_server._process.wait(60)
+    assert gone(child) == []
 
 
 def test_without_a_fork_server_workers_start_as_ever(ours):

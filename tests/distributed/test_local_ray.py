@@ -97,6 +97,27 @@ def test_one_whose_keeper_is_killed_is_told_and_nothing_of_it_stays():
     assert not local._folder.exists()
 
 
+def _check_for(watch, seconds):
+    ending = time.monotonic() + seconds
+    while time.monotonic() < ending:
+        watch.check()
+        time.sleep(0.1)
+
+
+def test_one_whose_control_process_stands_still_is_told_in_time_and_ends():
+    connect(ClusterConfig())
+    local = LocalRay.running
+    watch = ClusterWatch(lambda: None)
+    watch.check()
+    os.kill(ray_process("gcs_server"), signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="does not answer any more"):
+        _check_for(watch, 30)
+    disconnect()
+    assert time.monotonic() < begun + 25  # 13 s on a quiet machine
+    assert local.process.wait(20) == 0
+
+
 TASK = """
 import os, signal, sys, ray
 from coterie.config.schema import ClusterConfig
@@ -104,9 +125,20 @@ from coterie.distributed.cluster import connect
 connect(ClusterConfig())
 ray.get(ray.remote(num_cpus=0)(lambda: 1).remote())
 print("connected", flush=True)
-if sys.argv[1] == "killed":
+if sys.argv[1] != "ends":
+    from tests.builders.ray_processes import ray_process
+    for stopped in sys.argv[2:]:
+        os.kill(ray_process(stopped), signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+@pytest.mark.parametrize("stopped", ["gcs_server", "raylet"])
+def test_it_ends_with_its_driver_also_where_a_part_of_it_stands_still(mark, stopped):
+    driver = begin(mark, "-c", TASK, "killed", stopped)
+    output, errors = driver.communicate(timeout=120)
+    assert (driver.returncode, output) == (-signal.SIGKILL, "connected\n"), errors
+    assert left_of(mark) == []
 
 
 @pytest.mark.parametrize(

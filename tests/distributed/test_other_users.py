@@ -1,5 +1,6 @@
 """What another user of the machine can do to a local Ray: nothing."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -178,6 +179,20 @@ def test_a_place_where_some_may_rename_is_refused(place, monkeypatch, whose):
         SessionFolder()
     os.chown(inner, 0, 0)  # its owner's group, which has no other member
     os.close(SessionFolder()._lock)
+
+
+@as_root
+def test_a_link_that_another_user_can_turn_is_refused(place, monkeypatch):
+    (place / "own" / "i").mkdir(parents=True, mode=0o700)
+    for name in ("l", "l/i"):
+        with contextlib.suppress(FileExistsError):
+            (place / "l").symlink_to(place / "own")
+        monkeypatch.setenv("RAY_TMPDIR", str(place / name))
+        os.close(SessionFolder()._lock)
+        os.chown(place / "l", NOBODY, NOBODY, follow_symlinks=False)
+        with pytest.raises(RunError, match="l is another user's, who may rename"):
+            SessionFolder()
+        (place / "l").unlink()
 
 
 @as_root

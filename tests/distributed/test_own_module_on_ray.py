@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from tests.builders.own_module import federated
+from coterie.execution.settings import settings_kept
+from tests.builders.leaves import WAYS
+from tests.builders.own_module import Lit, federated, rows
 
 pytestmark = pytest.mark.ray
 
@@ -21,3 +23,27 @@ def test_actors_change_no_bit(tmp_path):
         cluster = {"num_actors": actors, "cpus_per_client": 0.5}
         there = values(federated(tmp_path / f"{actors}", **{**KEYS, "cluster": cluster}))
         assert all(map(torch.equal, here, there))
+
+
+class Tells(Lit):
+    """Logs the settings of its process."""
+
+    def training_step(self, batch, batch_idx):
+        precision = torch.get_float32_matmul_precision()
+        self.log("dtype", float(torch.finfo(torch.get_default_dtype()).bits))
+        self.log("products", float(("highest", "high", "medium").index(precision)))
+        self.log("library", float(torch.backends.mkldnn.enabled))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("how", ["dtype", "products", "library"])
+def test_settings_of_the_program_hold_on_actors_too(tmp_path, how):
+    found = []
+    with settings_kept():
+        WAYS[how]()
+        for name, cluster in {"serial": {"backend": "serial"}, "actors": {"num_actors": 2}}.items():
+            torch.manual_seed(0)
+            done = federated(tmp_path / name, Tells(), clients=3, cluster=cluster)
+            told = [row[key] for row in rows(done) for key in ("dtype", "products", "library")]
+            found.append((told, [value.tolist() for value in done.module.state_dict().values()]))
+    assert found[0] == found[1]

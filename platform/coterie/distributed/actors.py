@@ -1,8 +1,10 @@
 """The Ray actor that runs clients."""
 
 import os
+import resource
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +32,16 @@ from coterie.execution.events import (
 from coterie.execution.node_local_data import NodeLocalData, Tally
 from coterie.execution.packing import Packed, PackedServer, unpack_server
 from coterie.execution.predictor import Chunk
+from coterie.execution.settings import apply_settings, numeric_settings
 
 FLUSH_S = 0.25
 """Shortest time between two reports."""
 
 _CAPPED = 0.95
 """Part of an actor's share of a GPU's memory that tensors may take; CUDA itself takes the rest."""
+
+_FILES = 0.9
+"""Part of the files that a process may open, above which it has too few left."""
 
 ObjectKey = tuple[int, int | str | None]
 """(client, recipient) of a message, (client, slot) of an update, (client, None) of a state."""
@@ -58,12 +64,14 @@ class StoredWorkload:
         samples: References to its arrays of samples.
         classes: The classes that the config names of the program itself, which no other process
             can import.
+        settings: The driver's settings by which numbers are computed.
     """
 
     workload: Workload
     samples: Mapping[str, Any]
     labels: Any | None
     classes: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
     @classmethod
     def of(cls, workload: Workload) -> "StoredWorkload":
@@ -74,11 +82,13 @@ class StoredWorkload:
             samples={split: ray.put(array) for split, array in workload.samples.items()},
             labels=None if workload.labels is None else ray.put(workload.labels),
             classes={name: load_target(name) for name in named if name.startswith("__main__:")},
+            settings=numeric_settings(),
         )
 
     def load(self) -> Workload:
-        """Return the workload with views of the stored arrays, without a copy."""
+        """Apply the settings, and return the workload with views of the stored arrays."""
         give_classes(self.classes)
+        apply_settings(self.settings)
         samples = {split: ray.get(ref) for split, ref in self.samples.items()}
         labels = None if self.labels is None else ray.get(self.labels)
         return replace(self.workload, samples=samples, labels=labels)
@@ -137,6 +147,7 @@ class ClientActor:
         objects: list[tuple[ObjectKey, Packed]] = []
         flushed = time.monotonic()
         for event in self.worker.run(request, call):
+            _check_files()
             last = isinstance(event, CallDone)
             if not last:
                 light, heavy = _split(event)
@@ -173,6 +184,20 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
     ]
     heavy += [((event.client, slot), event.updates[slot]) for slot in event.updates]
     return replace(event, state=None, peer_messages={}, updates={}), heavy
+
+
+def _check_files() -> None:
+    """End this process if clients' code has left open nearly all the files that it may open.
+
+    Ray would wait for ever for what it cannot open; another process runs the tasks again.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with suppress(OSError):
+        lowest = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest)
+        if lowest < _FILES * most:
+            return
+    os._exit(1)
 
 
 def _resolve(handle: Handle) -> Packed:

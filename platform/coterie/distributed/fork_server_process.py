@@ -94,8 +94,9 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
     while True:
         for key, _ in waiting.select():
             if key.fd == ended:
-                for fork in forks:
+                for fork, worker in forks.items():
                     signal.pidfd_send_signal(fork, signal.SIGKILL)
+                    _end_group(worker)
                 return None
             if key.fileobj is listener:
                 request, process = _accept(listener)
@@ -109,9 +110,19 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
                     forks[fork] = process
                     waiting.register(fork, selectors.EVENT_READ)
             else:  # a fork has ended
+                _end_group(forks[key.fd])
                 os.waitpid(forks.pop(key.fd), 0)
                 waiting.unregister(key.fd)
                 os.close(key.fd)
+
+
+def _end_group(process: int) -> None:
+    """Kill what a worker has forked, before its id is free again.
+
+    Copies of its connections would stay open there, and Ray would not notice that it has ended.
+    """
+    with contextlib.suppress(ProcessLookupError):  # nothing, or it was no worker yet
+        os.killpg(process, signal.SIGKILL)
 
 
 def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:

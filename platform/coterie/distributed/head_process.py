@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -47,6 +48,7 @@ def main() -> None:
     if died:  # the driver writes its checkpoint while the rest is still there
         over.wait(_GRACE_S)
     else:
+        threading.Thread(target=_end_anyway, args=(folder, others), daemon=True).start()
         ray.shutdown()
     folder.close()
     if over.is_set():
@@ -66,6 +68,19 @@ def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> 
     over.set()
     if not ready.is_set():
         os._exit(1)
+
+
+def _end_anyway(folder: SessionFolder, others: list[int]) -> None:
+    """End Ray's processes if they do not end in time, such as stopped ones, and this one."""
+    time.sleep(_END_S)
+    own = os.getpid()
+    for pid in (int(process.name) for process in Path("/proc").glob("[0-9]*")):
+        with contextlib.suppress(OSError):  # it has ended
+            if pid != own == os.getsid(pid):  # the session that `LocalRay` has made
+                os.kill(pid, signal.SIGKILL)
+    folder.close()
+    _end(others)
+    os._exit(0)
 
 
 def _end(processes: list[int]) -> None:

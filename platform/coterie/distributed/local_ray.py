@@ -88,6 +88,12 @@ class LocalRay:
         if LocalRay.running is self:
             LocalRay.running = None
 
+    def end_control(self) -> None:
+        """Kill the control process if it stands still: the end of the connection waits for it."""
+        for pid, name, _ in self._children():
+            if name == "gcs_server":
+                os.kill(pid, signal.SIGKILL)
+
     def end_too(self, pid: int) -> None:
         """Have Ray's process kill another process if that does not end with this one."""
         assert self.process.stdin is not None

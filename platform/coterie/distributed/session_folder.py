@@ -51,8 +51,7 @@ class SessionFolder:
             ConfigError: If no folder is short enough for sockets.
             RunError: If others may rename what is in it, or it is full.
         """
-        for left in _left(_root()):
-            discard(left)
+        remove_left()
         self.path = new_folder()
         self.rays = self.path / _RAYS
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -79,6 +78,17 @@ def new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
 
 
+def remove_left() -> None:
+    """Remove this user's abandoned folders, and end what runs from them.
+
+    Raises:
+        ConfigError: As for `SessionFolder`.
+        RunError: As for `SessionFolder`.
+    """
+    for left in _left(_root()):
+        discard(left)
+
+
 def no_room(folder: Path) -> str:
     """Return the end of a sentence, with a remedy, if a folder has too little room for Ray."""
     free = shutil.disk_usage(folder).free if folder.is_dir() else _LEAST
@@ -102,7 +112,7 @@ def _root() -> Path:
     trusted = {0, os.getuid(), *_unknown_ids()}
     for folder in (root, *root.parents, real, *real.parents):
         status = folder.stat()
-        if status.st_uid not in trusted:
+        if not {status.st_uid, folder.lstat().st_uid} <= trusted:  # of a link, its own too
             raise RunError(
                 f"RAY_TMPDIR={root}: {folder} is another user's, who may rename what is in it; "
                 "give a folder of your own."

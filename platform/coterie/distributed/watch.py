@@ -16,7 +16,11 @@ from coterie.errors import RunError, reason
 _EVERY_S = 1.0
 _ANSWER_S = 1.0
 _MISSES = 3
-"""Unanswered checks in a row until the cluster counts as gone; Ray waits for a minute."""
+"""Refused checks in a row until the cluster counts as gone; Ray waits for a minute."""
+_SILENT_S = 8.0
+"""Seconds without an answer until it does, where its process is there but stands still."""
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""How a client of HTTP/2, and so of gRPC, begins; a server that runs answers with its settings."""
 
 
 class ClusterWatch:
@@ -34,6 +38,7 @@ class ClusterWatch:
         self.look: Callable[[], None] = lambda: None
         self._due = 0.0
         self._missed = 0
+        self._answered = time.monotonic()
         self._looking = False
 
     def check(self) -> None:
@@ -47,18 +52,21 @@ class ClusterWatch:
                 "The process that keeps the local Ray was killed; go on with resume=true."
             )
         address = ray.get_runtime_context().gcs_address
-        host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+            _ask(address)
         except OSError as error:
             self._missed += 1
-            if self._missed >= _MISSES:
+            silent = isinstance(error, TimeoutError)
+            late = time.monotonic() - self._answered > _SILENT_S
+            if self._missed >= _MISSES and (late or not silent):
+                if LocalRay.running is not None and LocalRay.running.address == address:
+                    LocalRay.running.end_control()
                 raise RunError(
                     f"Ray's control process (gcs_server) at {address} does not answer any more; "
                     "start Ray again where it was not started here, and go on with resume=true."
                 ) from error
         else:
-            self._missed = 0
+            self._missed, self._answered = 0, time.monotonic()
             self._look_once()
 
     def _look_once(self) -> None:
@@ -69,6 +77,20 @@ class ClusterWatch:
                 self.look()
             finally:
                 self._looking = False
+
+
+def _ask(address: str) -> None:
+    """Have the control process answer: the system itself accepts connections to a stopped one.
+
+    Raises:
+        OSError: If it does not; a TimeoutError if it is there, or its machine is gone.
+    """
+    host, _, port = address.rpartition(":")
+    place = host.strip("[]"), int(port)
+    with socket.create_connection(place, timeout=_ANSWER_S) as asking:
+        asking.sendall(_PREFACE)
+        if not asking.recv(1):
+            raise ConnectionResetError
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.own_trainer import score
+from coterie.execution.settings import settings_kept
 from coterie.execution.trainer import LightningTrainer
 
 _HOOKS = {"validate": "validation_step", "test": "test_step"}
@@ -56,6 +57,7 @@ class ModuleScorer(Scorer):
             table=None,
         )
 
+    @settings_kept()
     def _score(self, server: ServerState, stage: Literal["validate", "test"]) -> dict[str, float]:
         found = [(each, _loader(each, stage)) for each in self.samples.sources]
         source, loader = found[0]

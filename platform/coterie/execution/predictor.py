@@ -14,6 +14,7 @@ from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
 from coterie.contract.samples import StreamedSamples, read_ahead
 from coterie.contract.seeds import derive_seed
+from coterie.execution.settings import settings_kept
 from coterie.networks.views import seeded_view
 
 _CHUNK_BATCHES = 4
@@ -86,6 +87,7 @@ class ChunkPredictor:
     _key: tuple[str, int | None] | None = None
     _model: Clusterer | None = field(default=None, repr=False)
 
+    @settings_kept()
     def predict(self, server: ServerState, key: str, chunk: Chunk) -> Prediction:
         """Predict a chunk.
 
@@ -103,6 +105,7 @@ class ChunkPredictor:
         samples = self.samples[chunk.split]
         return self._run(lambda x: predict(view(x)), samples, chunk.rows, chunk.batch_size)
 
+    @settings_kept()
     def predict_samples(
         self, server: ServerState, key: str, samples: Samples, batch_size: int
     ) -> Prediction:

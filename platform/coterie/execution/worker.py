@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, item
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.node_local_data import NodeLocalData
 from coterie.execution.packing import Packed, copied, pack, unpack
+from coterie.execution.settings import all_settings, apply_settings
 from coterie.execution.task_client import TaskClient
 from coterie.execution.vmap_tasks import VmapTasks
 
@@ -83,13 +84,14 @@ class Deadline:
 
 
 class _Call(NamedTuple):
-    """What the tasks of a call share: request, phase, slots and sums."""
+    """What the tasks of a call share: request, phase, slots, sums, and the process's settings."""
 
     number: int
     request: PhaseRequest
     phase: Phase
     slots: Slots
     sums: Sums
+    settings: Mapping[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -126,7 +128,8 @@ class Worker:
         """Run the request's tasks one after the other; the last event carries their sums."""
         slots = {name: unpack(self.resolve(handle)) for name, handle in request.slots.items()}
         sums = self.pipeline.open(request.key, call, request.layouts, request.stages)
-        take = partial(self._task, _Call(call, request, read_only(request.phase), slots, sums))
+        phase, settings = read_only(request.phase), all_settings()
+        take = partial(self._task, _Call(call, request, phase, slots, sums, settings))
         if self.vmapped is None:
             for task in request.tasks:
                 if self.deadline.limit is not None:
@@ -165,6 +168,8 @@ class Worker:
             self.deadline.stop()  # raises if the run is to stop, which is not a failure of a client
             _logger.debug("Client %d failed", task.client, exc_info=True)
             return _task_failed(of.number, task.client, error, private=stages.hides)
+        finally:
+            apply_settings(of.settings)
         return done
 
     def _stages(self, of: _Call, client_task: ClientTask) -> ClientStages:

@@ -113,7 +113,8 @@ def _own_secret() -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError), _private_file(path) as file:
                 file.write(secrets.token_bytes(_KEY_BYTES))
-        status, secret = path.stat(), path.read_bytes()
+        with open_regular(path) as file:
+            status, secret = os.fstat(file.fileno()), file.read()
     except OSError as error:
         raise ConfigError(
             f"{path}: the secret of your private runs' noise cannot be read ({reason(error)}); "

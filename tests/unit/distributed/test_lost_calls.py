@@ -167,8 +167,7 @@ def test_states_are_moved_once_though_moving_takes_longer_than_a_look(monkeypatc
     context = SimpleNamespace(gcs_address="127.0.0.1:1")
     alive = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context)
     monkeypatch.setattr(watch, "ray", alive)
-    answer = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(watch.socket, "create_connection", lambda *_, **__: answer)
+    monkeypatch.setattr(watch, "_ask", lambda address: None)
     monkeypatch.setattr(watch, "_EVERY_S", 0.0)  # every check looks
     keeper = Keeper()
     kept = [keeper.keep(("spot", value)) for value in range(9)]

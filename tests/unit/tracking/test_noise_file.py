@@ -1,6 +1,7 @@
 """The file of a private run's noise: secret, durable, and refused if it is missing."""
 
 import json
+import os
 import resource
 import stat
 
@@ -64,12 +65,14 @@ def test_a_strangers_key_hides_nothing_and_is_refused(tmp_path, monkeypatch):
     assert file.open(begun=True) == (key, [])
 
 
-@pytest.mark.parametrize("damage", ["short", "open", "folder"])
+@pytest.mark.parametrize("damage", ["short", "open", "folder", "pipe"])
 def test_a_secret_that_is_none_is_refused(tmp_path, monkeypatch, damage):
     secret = tmp_path / "secret"
     monkeypatch.setenv(SECRET_VARIABLE, str(secret))
     if damage == "folder":
         secret.mkdir()
+    elif damage == "pipe":  # which nobody writes into
+        os.mkfifo(secret, 0o600)
     else:
         secret.write_bytes(b"x" * (3 if damage == "short" else 32))
         secret.chmod(0o600 if damage == "short" else 0o644)
