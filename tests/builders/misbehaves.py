@@ -159,6 +159,9 @@ class Misbehaves(FedMCC):
             os._exit(0)
         self._die()
 
+    def _twice(self):
+        os.fork()
+
     def _files(self):
         with suppress(OSError):
             while True:

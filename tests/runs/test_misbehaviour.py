@@ -1,6 +1,8 @@
 """A client that raises, dawdles or sends rubbish: refused, recorded, and the others go on."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +10,11 @@ from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError, RunError
 from coterie.run.federation import Federation
 from tests.builders import misbehaves
+from tests.builders.forks import python
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
+ROOT = Path(__file__).resolve().parents[2]
 RUN = (
     *SMALL,
     "cluster=serial",
@@ -96,6 +100,14 @@ def test_it_is_retried_then_dropped_from_the_round(tmp_path, how):
     assert (retried.endswith("retried"), dropped.endswith("dropped from the phase")) == (True, True)
     counted = [(row["participants"], row["failures"], row["dropped"]) for row in rows]
     assert counted == [(4, 2, 1), (5, 0, 0), (5, 0, 0), (5, 0, 0)]
+
+
+def test_what_a_client_has_forked_does_not_go_on_with_the_run(tmp_path):
+    words = ["-m", "coterie.jobs", "train", *RUN, "method.how=twice", "run_dir=run"]
+    paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
+    done = python(words, tmp_path, os.environ | {"PYTHONPATH": paths})
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("completed") == 1
 
 
 def test_a_config_that_every_client_refuses_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -140,7 +141,7 @@ class Worker:
         yield CallDone(call=call, sums=sums.sums, device=device_name(self.device))
 
     def _task(self, of: _Call, task: ClientTask, trainer: LocalTrainer, pool: ModulePool) -> Event:
-        started = time.perf_counter()
+        started, process = time.perf_counter(), os.getpid()
         stages = ClientStages()
         self.deadline.begin()
         engines = True  # whether an error now is the engine's own: a client raises what it likes
@@ -169,6 +170,8 @@ class Worker:
             _logger.debug("Client %d failed", task.client, exc_info=True)
             return _task_failed(of.number, task.client, error, private=stages.hides)
         finally:
+            if os.getpid() != process:  # what a client has forked does not go on with the run
+                os._exit(1)
             apply_settings(of.settings)
         return done
 
