@@ -48,6 +48,7 @@ class ExactSumsConfig(MethodConfig):
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
     sums: ClassVar[bool] = True
+    trains: ClassVar[bool] = False
 
 
 class OnExactSums(OnEncoder):

@@ -42,6 +42,7 @@ class FixedEncoderConfig(MethodConfig):
     """Options of k-FED and FFCM."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
+    trains: ClassVar[bool] = False
 
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""

@@ -54,6 +54,10 @@ SHARED, PERSONAL = "module", "personal"
 STRATEGY = "strategy"
 """The slot of a strategy's values on the server."""
 _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
+_RESTARTS = (
+    "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
+    "they run over the whole training"
+)
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
@@ -235,7 +239,9 @@ class Lightning(Method):
         found = {**self._rules.kept(module), **kept_by_strategy}
         if done.kept is not None:
             found[_TRAINER_STATE] = done.kept
-        return Outcome(up=up, state=found or None, metrics=done.metrics)
+        restarts = done.scheduled and self.rounds > 1 and not config.keep_optimizer
+        note = _RESTARTS if restarts and client.id == 0 else ""  # it holds of all of them
+        return Outcome(up=up, state=found or None, metrics=done.metrics, note=note)
 
     def server(
         self,

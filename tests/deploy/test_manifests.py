@@ -108,7 +108,7 @@ def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_volumes(spec):
     assert [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"]] == claims
     container = pod["containers"][0]
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    assert mounts == {"runs": "/runs", "data": "/data"}
+    assert mounts == {"runs": "/runs", "data": "/data", "secret": "/secret"}
     variables = {one["name"]: one for one in container["env"]}
     assert variables["COTERIE_RUNS"]["value"] == "/runs"
     assert variables["COTERIE_DATA"]["value"] == "/data"

@@ -70,6 +70,19 @@ def test_epochs_and_steps_go_on_over_rounds_and_schedulers_restart(run):
     assert [row["rate"] for row in found] == pytest.approx([0.025, 0.025])
 
 
+@pytest.mark.parametrize(("keep", "told"), [(False, 1), (True, 0)])
+def test_schedulers_that_start_afresh_are_told(tmp_path, keep, told):
+    view = Silent()
+    federated(tmp_path, keep_optimizer=keep, view=view)
+    sentence = "learning-rate schedulers start afresh in each round"
+    assert len([note for note in view.notes if sentence in note]) == told
+
+
+def test_a_result_fits_a_notebooks_cell(run):
+    assert repr(run).startswith("RunResult(run_dir=")
+    assert len(repr(run)) < 500
+
+
 def test_schedulers_go_on_with_keep_optimizer(tmp_path):
     found = rows(federated(tmp_path, keep_optimizer=True))
     assert [row["rate"] for row in found] == pytest.approx([0.05, 0.025])

@@ -82,9 +82,8 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
         if method.uncoupled:
             return None
         raise ConfigError(
-            "privacy.dp.unit=sample: the method's loss has no gradient of a single sample, "
-            "because it compares samples or takes sums; choose fedavg or moon, or "
-            "privacy.dp.unit=client."
+            "privacy.dp.unit=sample: of the methods only fedavg and moon train by gradients of "
+            "single samples; choose one of them, or privacy.dp.unit=client."
         )
     if method.sums or (phase.up - phase.down):
         slot = sorted(phase.up - phase.down or phase.up)[0]
@@ -141,7 +140,7 @@ def _check_statistics(method: Method, server: ServerState) -> None:
     if any(isinstance(part, _BatchNorm) and part.track_running_stats for part in used):
         raise ConfigError(
             "encoder: a batch norm's running statistics are not sent under privacy.dp, and the "
-            "model needs them; choose a network without, such as one with encoder.norm=group."
+            "model needs them; take encoder.norm=group, or GroupNorm in a module of yours."
         )
 
 

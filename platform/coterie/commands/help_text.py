@@ -201,14 +201,19 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
     values = compose_plain(*overrides, needs_data=False)
     name = values.pop("experiment")
     values = {section: value for section, value in values.items() if value is not None}
-    fields = _settable(dotted_fields(_model("method", values["method"]), "method."))
-    keys = _key_list("Keys of its method, as it sets them:", fields, values["method"])
+    method = values["method"]
+    fields = _settable(dotted_fields(_model("method", method), "method."))
+    keys = [_key_list("Keys of its method, as it sets them:", fields, method)]
+    for key, own in method.items():
+        if isinstance(own, Mapping) and "target" in own:
+            fields = _settable(dotted_fields(_model("method", own), f"method.{key}."))
+            keys.append(_key_list(f"Keys of method.{key}:", fields, own))
     layout: dict[str, Any] = {"sort_keys": False, "width": _WIDTH - 30}
     text: str = yaml.safe_dump(values, default_flow_style=None, **layout)
     if max(map(len, text.splitlines())) > _WIDTH - 2:
         text = yaml.safe_dump(values, default_flow_style=False, **layout)
     title = f"experiment={name} sets these; all else has its default:"
-    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}", keys]
+    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}", *keys]
 
 
 def _table(title: str, rows: dict[str, str]) -> str:
@@ -233,9 +238,8 @@ def _key_list(
     """Return a title, then each key with its default and its docstring."""
     lines = [title]
     for name, field in fields.items():
-        default = (chosen or {}).get(
-            name.partition(".")[2], field.get_default(call_default_factory=True)
-        )
+        leaf, default = name.rpartition(".")[2], field.get_default(call_default_factory=True)
+        default = (chosen or {}).get(leaf, default)
         value = "(needed)" if default is PydanticUndefined else show(default)
         lines.append(f"  {name}={value}")
         text = " ".join([*(field.description or "").split(), *_options(field.annotation)])

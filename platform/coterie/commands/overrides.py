@@ -36,12 +36,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
         try:
             override = _read(parser, text, sweeps=sweeps)
         except HydraException as error:
-            hint = (
-                "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
-                if "=" in text
-                else "write it as key=value"
-            )
-            raise ConfigError(f"{text}: it cannot be read; {hint}.") from error
+            raise ConfigError(f"{text}: it cannot be read; {_hint(text)}.") from error
         if override.package is not None:
             raise ConfigError(
                 f"{text}: a section cannot be renamed; leave @{override.package} out."
@@ -52,6 +47,15 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
             raise ConfigError(f"{text}: these are several values; {hint}.")
         parsed.append(override)
     return parsed
+
+
+def _hint(text: str) -> str:
+    """Return what to do about an override that cannot be read."""
+    if text.startswith("-"):
+        return "keys have no dashes before them"
+    if "=" not in text:
+        return "write it as key=value"
+    return "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
 
 
 def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:

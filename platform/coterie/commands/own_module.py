@@ -102,9 +102,8 @@ class Federation(federation.Federation):
         _check_loggers(loggers)
         unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
         if unknown:
-            raise ConfigError(
-                f"Federation: {unknown[0]}: {one_of(unknown[0], OwnRun.__annotations__)}"
-            )
+            known = ("callbacks", *OwnRun.__annotations__)
+            raise ConfigError(f"Federation: {unknown[0]}: {one_of(unknown[0], known)}")
         if config is None:
             config = _config_of(own)
             _attach(config, own, callbacks)

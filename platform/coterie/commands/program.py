@@ -104,6 +104,8 @@ def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
     if not isinstance(error, OSError):
         raise error
     why = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    if error.errno is None:  # a library's own, such as of a hub that it cannot reach
+        return f"{type(error).__name__}: {why.rstrip('.')}."
     where = f"{error.filename}: " if error.filename else ""
     return (
         f"{where}the system refused it ({why}); make room or change its permissions, and start "

@@ -228,9 +228,10 @@ def _parse_nested(value: Any, info: ValidationInfo) -> Any:
     try:
         return parse_component(value, trust_of(info))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{key}={first['input']!r}: {first['msg']}") from error
+        own = {key: given for key, given in value.items() if key != "target"}
+        prefix = f"{info.field_name}."
+        fields = dotted_fields(config_model(value["target"]), prefix)
+        raise ValueError(explain(error, own, fields, prefix).rstrip(".")) from error
 
 
 def dumped(component: Component) -> dict[str, Any]:

@@ -28,6 +28,9 @@ class MethodConfig(Component):
     """Whether clients contribute sums over their samples, which only the plain mean combines
     correctly; then `aggregation.rule` and `aggregation.optimizer` keep their defaults."""
 
+    trains: ClassVar[bool] = True
+    """Whether the encoder is trained; others take it as it is."""
+
     uncoupled: ClassVar[bool] = False
     """Whether a task is one training of `epochs` epochs, on a loss that is a mean of independent
     terms, one per sample. Then single samples can be protected: see `privacy.dp.unit`."""

@@ -75,12 +75,14 @@ class Trained:
         steps: Batches trained on.
         metrics: What the module logged, as the Trainer has it at the end, and "loss", the mean of
             what `training_step` returned.
+        scheduled: Whether the module has a learning-rate scheduler.
         kept: The state of optimisers, schedulers and callbacks, uint8 (bytes,); None unless asked
             for.
     """
 
     steps: int
     metrics: Mapping[str, float]
+    scheduled: bool = False
     kept: Tensor | None = None
 
 

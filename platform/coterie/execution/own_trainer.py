@@ -58,7 +58,8 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
     steps, total, counted = logged.pop(_REPORT, torch.zeros(3)).tolist()
     kept = logged.pop(_KEPT, None)
     loss = numbers({"loss": total / counted}) if counted else {}
-    return Trained(steps=round(steps), metrics=loss | numbers(logged), kept=kept)
+    metrics, scheduled = loss | numbers(logged), bool(trainer.lr_scheduler_configs)
+    return Trained(steps=round(steps), metrics=metrics, scheduled=scheduled, kept=kept)
 
 
 def score(

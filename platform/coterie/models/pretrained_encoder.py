@@ -88,6 +88,11 @@ class Pretrained(ScalableConfig):
         encoder.load_state_dict(weights)
         return frozen(encoder) if self.freeze else encoder
 
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return False
+
     def architecture(self) -> EncoderConfig:
         """Return the network's own config.
 

@@ -77,6 +77,11 @@ class EncoderConfig(Component, ABC):
         """Return a warning if the weights do not suit samples of this shape, or else ""."""
         return ""
 
+    @property
+    def untrained(self) -> bool:
+        """Whether the network's weights are random, unless a method trains them."""
+        return False
+
     def architecture(self) -> "EncoderConfig":
         """Return a config of the same architecture without given weights."""
         return self
@@ -99,6 +104,11 @@ class ScalableConfig(EncoderConfig, ABC):
 
     unit_length: bool = False
     """Whether to bring representations to unit length."""
+
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return True
 
 
 class ConvNet2(ScalableConfig):
@@ -255,6 +265,11 @@ class MLP(ScalableConfig):
 
 class Raw(ScalableConfig):
     """No network: the samples, flattened, for methods that cluster raw data."""
+
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return False
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""

@@ -49,6 +49,11 @@ class Exported(ScalableConfig):
                 raise
         return self
 
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return False
+
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """Return the program as a frozen encoder; see `EncoderConfig.build`.
 

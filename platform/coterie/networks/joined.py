@@ -84,6 +84,11 @@ class Joined(EncoderConfig):
         """See `EncoderConfig.advice`."""
         return " ".join(filter(None, (part.advice(shape) for part in self._encoders())))
 
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return any(part.untrained for part in self._encoders())
+
     def architecture(self) -> EncoderConfig:
         """Return the same networks without weights, which the caller loads."""
         return self._of([part.architecture() for part in self._encoders()])

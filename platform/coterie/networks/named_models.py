@@ -177,6 +177,11 @@ class NamedModel(ScalableConfig):
         encoder = Encoder(prepared, features, unit_length=self.unit_length)
         return frozen(encoder) if self.freeze else encoder
 
+    @property
+    def untrained(self) -> bool:
+        """See `EncoderConfig.untrained`."""
+        return self.weights is None
+
     def advice(self, shape: tuple[int, ...]) -> str:
         """See `EncoderConfig.advice`: given weights may have been trained on far larger images."""
         seen = self.size or min(shape[1:], default=0)

@@ -178,12 +178,12 @@ def _check_names(wanted: Weights, weights: Weights, path: str) -> None:
     # Files of other frameworks lack the counters, which count nothing here.
     missing = [n for n in wanted if n not in weights and not n.endswith("num_batches_tracked")]
     besides = [name for name in weights if name not in wanted]
-    for what, other, names in (("lacks", "has it", missing), ("has", "does not", besides)):
+    for what, other, names in (("lacks", "has", missing), ("has", "lacks", besides)):
         if names:
             more = f" and {len(names) - 1:,} more" if names[1:] else ""
             raise ConfigError(
-                f"encoder.weights={path}: it holds weights of another network, since it {what} "
-                f"{printable(names[0])}{more} and this network {other}; name that network with "
+                f"encoder.weights={path}: it holds weights of another network: it {what} "
+                f"{printable(names[0])}{more}, which this network {other}; name that network with "
                 "encoder= and encoder.options, or give this one's weights."
             )
 

@@ -5,13 +5,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
+from coterie.networks.encoders import EncoderConfig
+from coterie.run.checks import cluster_number
 
-_SAMPLES = 200
-"""Samples below which a trained network's representations are of little use."""
+_SAMPLES, _EACH = 200, 30
+"""Samples, in all and for each cluster, below which a trained network is of little use."""
 _ROWS, _APART = 10_000, 100
 """Rows that are measured, and how many times wider the widest column is than the median one."""
+_COLLAPSED = 0.95
+"""Share of the samples in one cluster from which on the others are next to nothing."""
 
 
 def doubts(
@@ -20,16 +25,17 @@ def doubts(
     """Return a sentence for each thing that people should change, or know, before training.
 
     Args:
-        config: The run's config.
+        config: The run's config, of a method of Coterie's.
         data: Its data.
         parts: Rows of each client.
     """
-    trains = "learning_rate" in type(config.method).model_fields
-    count = sum(map(len, parts))
-    if trains and count < _SAMPLES:
+    trains, dp = type(config.method).trains, config.privacy.dp
+    if trains:
+        yield from _few(sum(map(len, parts)), cluster_number(config, len(data.classes)))
+    elif isinstance(config.encoder, EncoderConfig) and config.encoder.untrained:
         yield (
-            f"{count:,} samples are few to train a network on, so its result may be chance; "
-            "experiment=concord and experiment=kmeans train none."
+            "The encoder's weights are random, and this method trains none; give "
+            "encoder.download=true or encoder.weights=FILE, or encoder=pretrained."
         )
     if data.samples.ndim == 2 and (wide := _unlike(data.samples[:_ROWS])) is not None:
         column, times = wide
@@ -37,10 +43,23 @@ def doubts(
             f"Column {column + 1} of the samples varies {times:,.0f} times as much as the median "
             "column and will outweigh it; bring columns to like scales, the same way at all sites."
         )
-    if config.privacy.dp.clip is not None and config.privacy.dp.unit == "sample" and trains:
+    if load_target(target_of(config.method)).needs_labels and data.test_samples is None:
+        yield (
+            "The data has no test set, so the final score is that of the samples that are trained "
+            "on."
+        )
+    if dp.clip is not None and dp.unit == "sample" and trains:
         yield (
             "privacy.dp.unit=sample: each step computes every sample's own gradient, which takes "
             "several times as long and as much memory."
+        )
+
+
+def _few(count: int, clusters: int) -> Iterator[str]:
+    if count < max(_SAMPLES, _EACH * clusters):
+        yield (
+            f"{count:,} samples are few to train a network on, so its result may be chance; "
+            "experiment=concord and experiment=kmeans train none."
         )
 
 
@@ -52,3 +71,17 @@ def _unlike(rows: NDArray[np.generic]) -> tuple[int, float] | None:
         return None
     times = varying[-1] / varying[(len(varying) - 1) // 2]
     return (int(deviations.argmax()), float(times)) if times >= _APART else None
+
+
+def collapsed(assignments: NDArray[np.int64] | None) -> str:
+    """Return a sentence if nearly all samples are in one cluster; "" otherwise."""
+    if assignments is None or not len(assignments):
+        return ""
+    cluster, counts = np.unique(assignments, return_counts=True)
+    share, largest = counts.max() / len(assignments), int(cluster[counts.argmax()])
+    if share < _COLLAPSED or largest < 0:
+        return ""
+    return (
+        f"{share:.1%} of the samples are in cluster {largest}, so the clusters tell next to "
+        "nothing; train longer, take more samples or another learning rate."
+    )

@@ -41,7 +41,7 @@ from coterie.evaluation.scorer import LOCAL, found_in_words
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
-from coterie.run.doubts import doubts
+from coterie.run.doubts import collapsed, doubts
 from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
@@ -60,7 +60,7 @@ _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RunResult:
     """The result of a completed run.
 
@@ -81,6 +81,10 @@ class RunResult:
     failures: tuple[str, ...]
     exit_code: int
     modules: OwnModules | None = None
+
+    def __repr__(self) -> str:
+        """Return folder and scores; model and assignments would fill pages."""
+        return f"RunResult(run_dir={str(self.run_dir)!r}, metrics={dict(self.metrics)!r})"
 
     @property
     def history(self) -> pa.Table:
@@ -274,7 +278,8 @@ class Federation:
                 "There will be no clusters, since the data has no classes to count; set "
                 "evaluation.clusters to have some."
             )
-        yield from doubts(config, data, self._assembly.workload.parts)
+        if not own:
+            yield from doubts(config, data, self._assembly.workload.parts)
         if self._assembly.workload.node_local_classes is not None:
             sizes = zip(data.owner_names, self._assembly.workload.parts, strict=True)
             held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
@@ -303,8 +308,9 @@ class Federation:
             row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
         }
         outputs = (*finished.figures, directory.summary, directory.report)
-        if found := found_in_words(metrics):
-            self._view.note(found)
+        for found in (found_in_words(metrics), collapsed(finished.evaluation.assignments)):
+            if found:
+                self._view.note(found)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(
             run_dir=directory.path,

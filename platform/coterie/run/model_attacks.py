@@ -29,6 +29,7 @@ from coterie.execution.device import device_of
 from coterie.execution.node_local_data import is_node_local
 from coterie.execution.predictor import join
 from coterie.models.loading import load_model
+from coterie.models.saved_model import CHECKPOINT
 from coterie.run.setup import assemble
 from coterie.tracking.run_directory import RunDirectory
 
@@ -54,6 +55,8 @@ def why_no_attack(config: RunConfig, directory: RunDirectory) -> str:
     """Return why a run's model cannot be attacked, as a sentence; "" if it can."""
     if is_node_local(config):
         return "The data stays with its clients, so the model is not attacked here."
+    if (directory.model / CHECKPOINT).is_file():
+        return "The run trained a LightningModule of yours, which is not attacked."
     if not directory.model.is_dir():
         return "The run has left no model to attack."
     return ""

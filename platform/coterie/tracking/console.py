@@ -3,6 +3,7 @@
 import logging
 import os
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from coterie.tracking.terminal import Terminal
 _PANEL_WIDTH = 80
 _LINE_WIDTH = 100
 _QUIET_S = 2.0
+_SILENT_S = 60.0
+"""Seconds without a line after which one says that the phase is under way."""
 _LISTED_FAILURES = 5
 
 
@@ -36,7 +39,8 @@ class ConsoleView:
     Mode `live` draws a panel of six lines and at most 80 columns in place; evaluations, failures
     and notes scroll above it. Mode `lines` prints plain text, at most 100 characters for a finished
     round. It leaves out rounds that follow within two seconds, except the last one, the one before
-    a note, and those with a new stage, an evaluation or a failure.
+    a note, and those with a new stage, an evaluation or a failure. In a phase of minutes it prints
+    one line each minute.
 
     Args:
         mode: `auto` is live on a terminal and in a notebook; elsewhere, in CI and in jobs, lines.
@@ -64,6 +68,7 @@ class ConsoleView:
         self._left_out = ""
         self._told: set[str] = set()
         self._handlers: list[tuple[RichHandler, Console]] = []
+        self._printed, self._over = clock(), threading.Event()
 
     def start(self, title: str, details: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
@@ -78,6 +83,18 @@ class ConsoleView:
                 self._live = Live(get_renderable=self.panel, console=self.console, transient=True)
                 self._take_warnings()
             self._live.start()
+        elif self.mode == "lines":
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Say that a phase is under way where nothing has been printed for a minute."""
+        while not self._over.wait(_SILENT_S / 12):
+            progress = self._progress
+            if progress.phase is not None and self._clock() - self._printed >= _SILENT_S:
+                spent = formatting.format_seconds(self._clock() - progress.phase_began)
+                stage = formatting.shorten(progress.phase.stage, 24)
+                line = f"{progress.round} {stage}  {progress.clients}  under way for {spent}"
+                self._print(formatting.shorten(line, self._width))
 
     def _take_warnings(self) -> None:
         """Have warnings for the terminal printed above the panel, which would draw over them."""
@@ -146,6 +163,7 @@ class ConsoleView:
         outputs: Sequence[Path] = (),
     ) -> None:
         """Stop the panel; show the status, the final scores and the files worth opening."""
+        self._over.set()
         if self._live is not None:
             self._live.stop()
         for handler, own in self._handlers:
@@ -203,6 +221,7 @@ class ConsoleView:
 
     def _print(self, text: str) -> None:
         """Print a line without markup, colours or wrapping."""
+        self._printed = self._clock()
         if self.mode != "none":
             self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 

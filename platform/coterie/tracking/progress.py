@@ -8,6 +8,8 @@ from coterie.contract.phase import Phase
 from coterie.tracking import formatting
 
 _RECENT = 10
+_LONG_S = 10.0
+"""Seconds after which a first round is long."""
 _WORDS = {"stragglers": "slow"}
 
 
@@ -86,10 +88,14 @@ class Progress:
 
     @property
     def eta(self) -> str:
-        """The time for the remaining rounds at the mean pace of the stage's recent rounds."""
+        """The time for the remaining rounds at the mean pace of the stage's recent rounds.
+
+        Before the first has ended, it is the time that it has taken so far.
+        """
         durations, total = self.durations, self.total_rounds
         if not durations or not total:
-            return "ETA -"
+            so_far = self.clock() - self.phase_began if self.phase else 0.0
+            return f"for {formatting.format_seconds(so_far)}" if so_far >= _LONG_S else "ETA -"
         seconds = max(total - self.rounds_done, 0) * sum(durations) / len(durations)
         return f"ETA {formatting.format_seconds(seconds)}"
 

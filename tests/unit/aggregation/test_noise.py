@@ -279,5 +279,5 @@ def test_where_samples_have_no_gradients_of_their_own_they_are_not_protected():
     assert sensitivity(SAMPLE, phase, FedAvg.Config) is None
     bounded = Phase(name="p", stage="s", round=1, up=up, sensitivity=1.0)
     assert sensitivity(SAMPLE, bounded, Concord.Config) == Sensitivity(STEPS, clips=False)
-    with pytest.raises(ConfigError, match=r"unit=sample: the method's loss has no gradient"):
+    with pytest.raises(ConfigError, match=r"unit=sample: of the methods only fedavg"):
         sensitivity(SAMPLE, phase, FedSimSiam.Config)

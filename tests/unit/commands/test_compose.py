@@ -258,6 +258,7 @@ PROBLEMS = [
         ["experiment=first", "encoder=hf:x/y"],
         "encoder=hf:x/y: give encoder=timm:NAME, which takes the hub's weights, or encoder.target=",
     ),
+    (["--rounds=3"], "--rounds=3: it cannot be read; keys have no dashes before them."),
     (["experiment=first", "encoder=a/b"], "encoder=a/b: give encoder=timm:NAME, which takes the"),
     (
         ["experiment=first", "method=fedprox"],
@@ -296,7 +297,7 @@ PROBLEMS = [
         "encodr=deep: there is no such key; did you mean encoder?",
     ),
     (["experiment=first", "foo"], "foo: it cannot be read; write it as key=value."),
-    (["--seed"], "--seed: it cannot be read; write it as key=value."),
+    (["--seed"], "--seed: it cannot be read; keys have no dashes before them."),
     (["seed=[1"], "seed=[1: it cannot be read; close brackets and quotes"),
     (["seed='a"], "seed='a: it cannot be read; close brackets and quotes"),
     (["seed=1,2"], "seed=1,2: these are several values; give one, or a list as seed=[1,2]."),

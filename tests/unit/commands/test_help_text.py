@@ -141,3 +141,9 @@ def test_keys_that_are_filled_in_are_not_listed(choice) -> None:
     shown = help_text(choice)
     assert "digest=" not in shown
     assert "encoder.source=" not in shown
+
+
+def test_a_component_within_the_method_shows_its_keys():
+    text = help_text("experiment=lightning", "method.strategy=fedprox")
+    rows = lines_after(text, "Keys of method.strategy:")
+    assert rows[0] == "  method.strategy.mu=0.01"

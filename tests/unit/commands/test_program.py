@@ -71,6 +71,14 @@ def test_modules_are_not_taken_apart():
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_an_error_of_a_library_is_told_in_its_own_words(capsys):
+    def hub(arguments):
+        raise OSError("We cannot reach the hub.")
+
+    assert run_command(hub, [], lambda: "") == 1
+    assert capsys.readouterr().err == "OSError: We cannot reach the hub.\n"
+
+
 def test_an_error_ends_the_process_as_ever():
     done = _program("def main(arguments): raise ValueError('broken')")
     assert done.returncode == 1

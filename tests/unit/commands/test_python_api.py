@@ -45,3 +45,8 @@ def test_one_of_several_needs_no_list():
     assert run._config.cluster.backend == "serial"
     with pytest.raises(ConfigError, match="callbacks: int is not a callback"):
         Federation(**keys, callbacks=7)
+
+
+def test_an_argument_that_is_near_another_is_told():
+    with pytest.raises(ConfigError, match=r"callback: must be one of .*; did you mean callbacks\?"):
+        Federation(callback=[])

@@ -230,7 +230,7 @@ def test_options_of_networks_without_end_are_refused(options) -> None:
 def test_wrong_weights_are_refused_by_the_first_that_does_not_fit(tmp_path) -> None:
     path = str(tmp_path / "own.pt")
     saved_resnet(Path(path))
-    with pytest.raises(ConfigError, match=r"it lacks conv1\.0\.weight and 27 more and this"):
+    with pytest.raises(ConfigError, match=r"it lacks conv1\.0\.weight and 27 more, which"):
         Timm(model=TINY, weights=path).build((3, 32, 32))
     with pytest.raises(ConfigError, match=r"conv1\.weight is \(64, 3, 3, 3\).*encoder.stem"):
         Torchvision(model="resnet18", weights=path, stem="small").build((3, 32, 32))

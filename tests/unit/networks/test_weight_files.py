@@ -101,7 +101,7 @@ def test_a_checkpoint_of_lightning_is_unwrapped(tmp_path):
 def test_names_of_the_network_itself_come_first():
     own = network()
     weights = {**own.state_dict(), **{f"x.{k}": v + 1 for k, v in own.state_dict().items()}}
-    told = r"another network, since it has x\.0\.weight and 6 more and this network does not"
+    told = r"another network: it has x\.0\.weight and 6 more, which this network lacks"
     with pytest.raises(ConfigError, match=told):
         load_weights(own, weights, "both.pt")
 
@@ -141,7 +141,7 @@ def test_the_cause_is_told_without_pytorchs_advice(content, why):
 
 
 def test_a_weight_that_the_file_lacks_is_named():
-    told = "another network, since it lacks bias and this network has it; name that network with"
+    told = "another network: it lacks bias, which this network has; name that network with"
     with pytest.raises(ConfigError, match=told):
         load_weights(torch.nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "x.pt")
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from coterie import DataArrays, compose
-from coterie.run.doubts import doubts
+from coterie.run.doubts import collapsed, doubts
 
 
 def told(experiment, samples, *overrides):
     config = compose(f"experiment={experiment}", *overrides)
-    data = DataArrays(name="own", samples=samples)
+    data = DataArrays(name="own", samples=samples, test_samples=samples[:1])
     return [*doubts(config, data, [np.arange(len(samples))])]
 
 
@@ -48,3 +48,47 @@ def test_gradients_of_single_samples_are_told_to_be_slow():
     overrides = [f"privacy.dp.{each}" for each in noise]
     (sentence,) = told("fedavg_digits", np.zeros((500, 1, 8, 8), np.uint8), *overrides)
     assert "takes several times as long" in sentence
+
+
+def test_few_samples_for_each_cluster_are_told():
+    pictures = np.zeros((600, 1, 8, 8), np.uint8)
+    (sentence,) = told("fedmcc_digits", pictures, "method.clusters=30")
+    assert sentence.startswith("600 samples are few")
+    assert not told("fedmcc_digits", pictures, "method.clusters=20")
+
+
+@pytest.mark.parametrize("encoder", ["conv2", "torchvision:resnet18"])
+def test_random_weights_that_nothing_trains_are_told(encoder):
+    (sentence,) = told("kfed_digits", np.zeros((500, 1, 8, 8), np.uint8), f"encoder={encoder}")
+    assert sentence.startswith("The encoder's weights are random, and this method trains none")
+
+
+@pytest.mark.parametrize("encoder", ["raw", "orientations"])
+def test_encoders_without_weights_are_not_random(encoder):
+    assert not told("kfed_digits", np.zeros((500, 1, 8, 8), np.uint8), f"encoder={encoder}")
+
+
+def test_labels_without_a_test_set_are_told():
+    config = compose("experiment=fedavg_digits")
+    pictures = np.zeros((500, 1, 8, 8), np.uint8)
+    data = DataArrays(name="own", samples=pictures)
+    (sentence,) = doubts(config, data, [np.arange(500)])
+    assert sentence.startswith("The data has no test set")
+    assert not [*doubts(compose("experiment=fedmcc_digits"), data, [np.arange(500)])]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        ([3] * 100, "100.0% of the samples are in cluster 3, so"),
+        ([3] * 96 + [1] * 4, "96.0% of the samples are in cluster 3, so"),
+        ([3] * 94 + [1] * 6, ""),
+        ([-1] * 100, ""),
+        ([], ""),
+    ],
+)
+def test_clusters_that_collapsed_into_one_are_told(assignments, said):
+    found = collapsed(np.array(assignments, np.int64))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+    assert collapsed(None) == ""

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,30 @@ class Terminal:
         file = io.StringIO()
         Console(file=file, width=self.view.console.width).print(self.view.panel())
         return file.getvalue().splitlines()
+
+
+def test_a_phase_of_minutes_says_each_minute_that_it_is_under_way(monkeypatch):
+    monkeypatch.setattr("coterie.tracking.console._SILENT_S", 0.06)
+    terminal = Terminal("lines")
+    terminal.view.start("tiny", {})
+    terminal.view.phase_started(Phase(name="p", stage="train", round=1), 3, 5)
+    terminal.now = 75.0
+    until = time.monotonic() + 10
+    while len(terminal.lines) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert terminal.lines[1:] == ["round 1/5 train  clients 0/3  under way for 1:15"]
+    terminal.view.finish("completed")
+    terminal.now = 200.0
+    time.sleep(0.1)
+    assert terminal.lines[2:] == ["completed"]
+
+
+def test_the_panel_says_how_long_a_first_round_has_taken():
+    terminal = Terminal(terminal=True)
+    terminal.view.phase_started(Phase(name="p", stage="train", round=1), 3, 5)
+    assert "ETA -" in terminal.panel()[1]
+    terminal.now = 75.0
+    assert "for 1:15" in terminal.panel()[1]
 
 
 def test_a_round_without_evaluation_shows_what_clients_hold_out():
