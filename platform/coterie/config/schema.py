@@ -166,11 +166,12 @@ class EvaluationConfig(Component):
     the cut of a neighbour graph over 2,000 prototypes of unit length, which follows any shape."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
-    linear_probe_optimizer: ProbeOptimizer = "adam"
+    linear_probe_optimizer: ProbeOptimizer | None = None
     """Optimiser of the linear classifier: Adam at the constant rate 3e-3 (FedU), or SGD from 60
-    with cosine decay (Orchestra); both for 200 epochs of batches of 512, and 600 steps at least."""
+    with cosine decay (Orchestra); both for 200 epochs of batches of 512. By default Adam, and SGD
+    for fewer than 1,024 samples."""
     linear_probe_steps: PositiveInt | None = None
-    """Steps of the linear classifier, in place of those of 200 epochs; CF-CL takes 1,000."""
+    """Steps of the linear classifier, in place of 200 epochs; CF-CL takes 1,000."""
     linear_probe_standardise: bool = False
     """Standardise each feature over the training samples first, for representations that are far
     from zero, as CF-CL's become, or very small."""

@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.config.schema import EvaluationConfig
+from coterie.config.schema import EvaluationConfig, ProbeOptimizer
 from coterie.evaluation.linear_probe import linear_probe, standardised
 from coterie.evaluation.neighbours import knn_accuracy
 
-_FEW, _STEPS = 1024, 600
-"""Samples below which the linear probe takes these steps: 200 epochs would be fewer."""
+_FEW = 1024
+"""Samples below which SGD trains the linear probe: Adam's steps are as large for features that vary
+little, and on few samples these are noise."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +51,7 @@ class Probes:
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         standardise = self.config.linear_probe_standardise
         train_x, test_x = standardised(*features) if standardise else features
-        steps = self.config.linear_probe_steps
-        if steps is None and len(train_y) < _FEW:
-            steps = _STEPS
+        usual: ProbeOptimizer = "sgd" if len(train_y) < _FEW else "adam"
         scores = linear_probe(
             train_x,
             train_y,
@@ -60,8 +59,8 @@ class Probes:
             test_y,
             classes=self.classes,
             seed=self.seed,
-            optimizer=self.config.linear_probe_optimizer,
-            steps=steps,
+            optimizer=self.config.linear_probe_optimizer or usual,
+            steps=self.config.linear_probe_steps,
         )
         return asdict(scores)
 
