@@ -38,7 +38,13 @@ def started(tmp_path):
         process = subprocess.Popen(
             # Ctrl-C means something to it, even where these tests run in the background.
             ["env", "--default-signal=INT", "bash", REPO / SCRIPT, *arguments],
-            env={**clean, **here, "RAY_worker_niceness": "0", "RAY_TMPDIR": str(place)},
+            env={
+                **clean,
+                **here,
+                "RAY_worker_niceness": "0",
+                "RAY_TMPDIR": str(place),
+                "TMPDIR": str(place),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -151,14 +157,35 @@ def test_a_port_that_another_user_has_taken_gets_no_token():
     assert is_ours(port) == (1, "")  # nobody listens
 
 
+def test_its_nodes_take_the_loopback_where_the_network_knows_another_address():
+    program = re.search(r"^ray_start='\n(.*?)^'", (REPO / SCRIPT).read_text(), re.M | re.S)[1]
+    network = (
+        "from ray import _private\nfrom ray._common import network_utils\n"
+        "network_utils.node_ip_address_from_perspective = lambda address=None: '192.0.2.2'\n"
+    )
+    taken = program.replace(
+        "main()\n", "print(_private.services.resolve_ip_for_localhost('127.0.0.1'))\n"
+    )
+    assert taken != program
+    done = subprocess.run(
+        [BIN / "python", "-c", network + taken],
+        env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "127.0.0.1\n"
+
+
 @slow
-def test_the_demo_runs_as_a_job_and_nothing_is_left(started, tmp_path):
-    log, _ = started().communicate(timeout=1200)
+def test_the_demo_runs_as_a_job_and_nothing_is_left(started, tmp_path, place):
+    log, _ = started(place=place).communicate(timeout=1200)
     assert "round 15/15 clustering" in log
     assert re.search(r"Job 'coterie-\d+' succeeded", log)
     (run_dir,) = (tmp_path / "runs" / "concord_digits").iterdir()
     assert summary(run_dir)["status"] == "completed"
     assert not left(tmp_path)
+    assert not [*place.iterdir()]
 
 
 @slow
