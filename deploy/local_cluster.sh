@@ -41,14 +41,16 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 # With 0, Ray's processes listen on the loopback alone, as on macOS, where `ray start` joins no
-# other node; here it may. It would then take the address that the network knows this machine by.
+# other node; here it may. It would then take the address that the network knows this machine by,
+# and port 10001 for Ray Client, without which it ends: any other Ray or user may have that.
 export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0
 ray_start='
 from ray._private import ray_constants, services
 ray_constants.ENABLE_RAY_CLUSTER = True
 services.node_ip_address_from_perspective = lambda address=None: "127.0.0.1"
-from ray.scripts.scripts import main
-main()
+from ray.scripts import scripts
+scripts.get_ray_client_dependency_error = lambda: "not used"
+scripts.main()
 '
 
 # With a folder of its own: nodes would delete each other's copies of the job's code. Ray's parts

@@ -17,6 +17,7 @@ from tests.builders.page_cluster import BIN, REPO
 
 SCRIPT = "deploy/local_cluster.sh"
 NOBODY = 65534
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def slow(test):
@@ -78,7 +79,7 @@ def listeners(processes):
     for process in processes:
         with suppress(psutil.Error):
             connections = process.net_connections("inet")
-            found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+            found |= {c.laddr for c in connections if c.status == psutil.CONN_LISTEN}
     assert found
     return found
 
@@ -157,24 +158,32 @@ def test_a_port_that_another_user_has_taken_gets_no_token():
     assert is_ours(port) == (1, "")  # nobody listens
 
 
-def test_its_nodes_take_the_loopback_where_the_network_knows_another_address():
-    program = re.search(r"^ray_start='\n(.*?)^'", (REPO / SCRIPT).read_text(), re.M | re.S)[1]
-    network = (
-        "from ray import _private\nfrom ray._common import network_utils\n"
-        "network_utils.node_ip_address_from_perspective = lambda address=None: '192.0.2.2'\n"
-    )
-    taken = program.replace(
-        "main()\n", "print(_private.services.resolve_ip_for_localhost('127.0.0.1'))\n"
-    )
-    assert taken != program
+def starts(program, network=""):
+    """What a program tells, run in place of the command that starts a node."""
+    begun = re.search(r"^ray_start='\n(.*?)^'", (REPO / SCRIPT).read_text(), re.M | re.S)[1]
+    head, main, _ = begun.partition("scripts.main()\n")
+    assert main
     done = subprocess.run(
-        [BIN / "python", "-c", network + taken],
+        [BIN / "python", "-c", network + head + program],
         env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "127.0.0.1\n"
+    return done.stdout
+
+
+def test_its_nodes_take_no_port_that_another_ray_may_have():
+    assert starts("print(scripts.get_ray_client_dependency_error())") == "not used\n"
+
+
+def test_its_nodes_take_the_loopback_where_the_network_knows_another_address():
+    network = (
+        "from ray._common import network_utils\n"
+        "network_utils.node_ip_address_from_perspective = lambda address=None: '192.0.2.2'\n"
+    )
+    taken = "print(services.resolve_ip_for_localhost('127.0.0.1'))"
+    assert starts(taken, network) == "127.0.0.1\n"
 
 
 @slow
@@ -215,7 +224,9 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_and_ends_the_cluster(started, tm
     wait_for_rounds(
         run_dir, 0, going=lambda: process.poll() is None or pytest.fail(process.communicate()[0])
     )
-    assert listeners(left(tmp_path)) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    listening = listeners(left(tmp_path))
+    assert {place.ip for place in listening} <= LOOPBACK
+    assert 10001 not in {place.port for place in listening}
     process.send_signal(signal.SIGINT)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 130, log
