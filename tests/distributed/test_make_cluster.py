@@ -73,6 +73,14 @@ def left(tmp_path):
     return found
 
 
+def ended(tmp_path):
+    """Whether nothing is left; parts of Ray that have lost their parent end a moment later."""
+    ending = time.monotonic() + 10
+    while left(tmp_path) and time.monotonic() < ending:
+        time.sleep(0.2)
+    return not left(tmp_path)
+
+
 def listeners(processes):
     """The addresses that processes listen on; at least the head's are there."""
     found = set()
@@ -189,11 +197,11 @@ def test_its_nodes_take_the_loopback_where_the_network_knows_another_address():
 @slow
 def test_the_demo_runs_as_a_job_and_nothing_is_left(started, tmp_path, place):
     log, _ = started(place=place).communicate(timeout=1200)
-    assert "round 15/15 clustering" in log
+    assert "/15 clustering" in log
     assert re.search(r"Job 'coterie-\d+' succeeded", log)
     (run_dir,) = (tmp_path / "runs" / "concord_digits").iterdir()
     assert summary(run_dir)["status"] == "completed"
-    assert not left(tmp_path)
+    assert ended(tmp_path)
     assert not [*place.iterdir()]
 
 
@@ -233,4 +241,4 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_and_ends_the_cluster(started, tm
     found = summary(run_dir)
     assert found["status"] == "interrupted"
     assert (run_dir / "checkpoints" / f"round-{found['rounds']:06}").is_dir()
-    assert not left(tmp_path)
+    assert ended(tmp_path)
