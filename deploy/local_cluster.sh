@@ -41,17 +41,22 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 # With 0, Ray's processes listen on the loopback alone, as on macOS, where `ray start` joins no
-# other node; here it may.
+# other node; here it may. It would then take the address that the network knows this machine by,
+# and port 10001 for Ray Client, without which it ends: any other Ray or user may have that.
 export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0
 ray_start='
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 ray_constants.ENABLE_RAY_CLUSTER = True
-from ray.scripts.scripts import main
-main()
+services.node_ip_address_from_perspective = lambda address=None: "127.0.0.1"
+from ray.scripts import scripts
+scripts.get_ray_client_dependency_error = lambda: "not used"
+scripts.main()
 '
 
-start_node() {  # with a folder of its own: nodes would delete each other's copies of the job's code
-    python -c "$ray_start" start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
+# With a folder of its own: nodes would delete each other's copies of the job's code. Ray's parts
+# leave what they put into TMPDIR.
+start_node() {
+    TMPDIR=$folder python -c "$ray_start" start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
         --object-store-memory=300000000 --temp-dir="$folder/${#nodes[@]}" \
         --dashboard-agent-listen-port="$1" "${@:2}" >>"$folder/nodes.log" 2>&1 9>&- &
     nodes+=($!)
@@ -121,7 +126,7 @@ done
 job=coterie-$$
 ray job submit --address "$dashboard" --submission-id "$job" --working-dir . \
     --runtime-env ray_jobs/runtime_env.yaml -- \
-    python -m ray_jobs.train "${@:-experiment=concord_digits}" 9>&- &
+    env TMPDIR="${TMPDIR:-/tmp}" python -m ray_jobs.train "${@:-experiment=concord_digits}" 9>&- &
 status=0
 wait $! || status=$?
 job=""

@@ -4,6 +4,10 @@ from typing import Any
 
 import lazy_loader
 
+from coterie.compiled_folder import keep_compiled_private
+
+keep_compiled_private()
+
 # Imported on first use, as `__init__.pyi` lists it: the refusal of a config needs no PyTorch.
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

@@ -6,11 +6,12 @@ from functools import partial
 import torch
 
 from coterie.aggregation.compose import compose_stages
+from coterie.compiled_folder import keep_compiled_private
 from coterie.contract.method import build_method
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.seeds import derive_seed
 from coterie.execution.backend import Workload
-from coterie.execution.compiling import compile_encoders, keep_compiled_private
+from coterie.execution.compiling import compile_encoders
 from coterie.execution.device import client_device
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.node_local_data import NodeLocalData

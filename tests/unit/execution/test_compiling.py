@@ -1,5 +1,6 @@
 """Compiled code lies where no other user writes."""
 
+import getpass
 import os
 import stat
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.execution.compiling import keep_compiled_private
+from coterie.compiled_folder import keep_compiled_private
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
 NOBODY = 65534
@@ -68,6 +69,18 @@ def test_a_place_that_is_given_is_kept(at_home, monkeypatch):
     monkeypatch.setenv(PLACE, str(at_home / "mine"))
     keep_compiled_private()
     assert os.environ[PLACE] == str(at_home / "mine")
+
+
+@pytest.mark.parametrize("planted", ["file", "pipe", "link"])
+def test_what_another_user_has_put_in_pytorchs_place_stops_nothing(at_home, tmp_path, planted):
+    place = tmp_path / "tmp" / f"torchinductor_{getpass.getuser()}"
+    {"file": place.touch, "pipe": lambda: os.mkfifo(place)}.get(
+        planted, lambda: place.symlink_to("nowhere")
+    )()
+    program = "import coterie, torch._dynamo"  # which makes the folder when it is imported
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert [*place.parent.iterdir()] == [place]
+    assert private(at_home / ".cache" / "coterie" / "compiled")
 
 
 @pytest.mark.slow
