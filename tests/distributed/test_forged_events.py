@@ -29,7 +29,9 @@ def trained(folder, *keys):
     ).read_bytes()
 
 
-@pytest.mark.parametrize("forges", ["failures", "calls", "metrics"])
+@pytest.mark.parametrize(
+    "forges", ["failures", *(pytest.param(k, marks=pytest.mark.slow) for k in ("calls", "metrics"))]
+)
 def test_an_actor_that_forges_events_is_replaced(tmp_path, forges):
     _, honest = trained(tmp_path / "honest", "cluster=serial")
     target = "method.target=tests.builders.forger:Forger"

@@ -133,7 +133,7 @@ if sys.argv[1] != "ends":
 """
 
 
-@pytest.mark.parametrize("stopped", ["gcs_server", "raylet"])
+@pytest.mark.parametrize("stopped", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
 def test_it_ends_with_its_driver_also_where_a_part_of_it_stands_still(mark, stopped):
     driver = begin(mark, "-c", TASK, "killed", stopped)
     output, errors = driver.communicate(timeout=120)
