@@ -74,7 +74,9 @@ class TuneTable:
         labels = "without labels" if self.blind else "with labels"
         if self.chosen is None:
             return f"None is chosen: no trial has completed with {self.objective}."
-        return f"Chosen {labels}, {by}:\n  {self.chosen.record.label}"
+        seen = self.objective.partition("/")[0] in ("test", "clustering_test")
+        high = "; its own score is too good, since the test set chose it" if seen else ""
+        return f"Chosen {labels}, {by}{high}:\n  {self.chosen.record.label}"
 
     @property
     def problems(self) -> list[str]:

@@ -28,7 +28,7 @@ from coterie.studies.plan import Variant
 from coterie.studies.processes import PlannedRun
 from coterie.studies.study import Study
 from coterie.studies.trial import TrialOrder, begin, read_objective
-from coterie.studies.tune_plan import Point, TuneConfig
+from coterie.studies.tune_plan import LABEL_FREE, Point, TuneConfig
 from coterie.studies.tune_table import TrialResult, TuneTable
 from coterie.studies.tune_view import TuneView
 from coterie.tracking.atomic import write_text_atomically
@@ -55,6 +55,7 @@ def run_tuning(
     """
     out = options.run_dir
     first = next(iter(configs))  # trials differ in values alone
+    _check_objective_fits(options.objective, configs[first])
     check_all({first: configs[first]}, "run_dir", out)
     study = Study.plan(
         "tune", configs, (options.seed,), out=out, resume=out is not None, key="run_dir"
@@ -82,6 +83,25 @@ def run_tuning(
     if table.problems:
         return RunError.exit_code
     return 3 if any(record.dropped for record in records) else 0
+
+
+def _check_objective_fits(objective: str, config: RunConfig) -> None:
+    """Refuse the score of a clustering for a method that learns classes, and the other way round.
+
+    Raises:
+        ConfigError: If trials would not measure the objective.
+    """
+    method, (group, _, score) = config.method, objective.partition("/")
+    own = "arguments" in type(method).model_fields  # a LightningModule of the user's logs anything
+    learns_classes = load_target(target_of(method)).needs_labels
+    fitting = "test" if learns_classes else "clustering"
+    other = ("clustering", "clustering_test") if learns_classes else ("train", "test")
+    if score and group in other and not own:
+        learns = "classes" if learns_classes else "clusters"
+        raise ConfigError(
+            f"objective={objective}: the method learns {learns}, so trials have no such score; "
+            f"take {fitting}/acc, or {LABEL_FREE}/selection, which needs no labels."
+        )
 
 
 class _Search:

@@ -149,3 +149,21 @@ def test_help_names_every_key(capsys):
     shown = capsys.readouterr().out
     assert "objective=unsupervised/selection" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("experiment", "objective", "instead"),
+    [
+        ("fedavg_digits", "clustering/acc", "classes, so trials have no such score; take test/acc"),
+        ("fedmcc_digits", "test/acc", "clusters, so trials have no such score; take clustering/"),
+    ],
+)
+def test_an_objective_that_the_method_has_not_is_refused_before_a_trial(
+    capsys, tmp_path, experiment, objective, instead
+):
+    space = "space={data.limit: [100, 200]}"
+    words = [f"experiment={experiment}", space, f"objective={objective}", f"run_dir={tmp_path}/t"]
+    assert tune.main(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"objective={objective}: the method learns {instead}" in said
+    assert not (tmp_path / "t").exists()
