@@ -17,7 +17,7 @@ TITLE = "Clustering: seconds, and relative to one thread, scikit-learn and FAISS
 CASES = (
     *((60_000, 512, k) for k in (10, 100, 1000)),
     *((60_000, 1280, k) for k in (10, 100)),
-    (1_300_000, 512, 10),
+    *((1_300_000, 512, k) for k in (10, 100)),
 )
 TURNS = 3
 ITERATIONS, STARTS = 5, 2
