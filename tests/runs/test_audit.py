@@ -173,5 +173,18 @@ def test_a_damaged_summary_is_refused_or_says_nothing(overfitted, tmp_path, caps
     assert ("summary.json: it cannot be read" in " ".join(told.err.split())) is (code == 2)
 
 
+def test_of_a_module_of_ones_own_the_messages_are_told(tmp_path, capsys):
+    own = "tests.builders.own_module"
+    keys = ("experiment=lightning", f"module={own}:Lit", f"data.target={own}:Data")
+    few = ("partition.clients=2", "method.rounds=1", "cluster=serial", "tracking.progress=none")
+    run = tmp_path / "run"
+    assert train([*keys, *few, f"run_dir={run}"]) == 0
+    record = audited(run, "trust=tests")
+    assert record["membership"] == {}
+    assert ("slot", "module") in messages(record)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "The run trained a LightningModule of yours, which is not attacked." in told
+
+
 def test_every_method_is_known():
     assert {"kfed", "orchestra", "prototypes", "cfcl", "ffcm", "kmeans", "fedsimclr"} <= {*CHOICES}

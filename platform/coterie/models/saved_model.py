@@ -96,9 +96,9 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
     training. "classifies" tells whether the clusters are "classes", learned from labels. "outliers"
-    tells whether the output has one column more than "clusters", for samples
-    that belong to none. "head" is "method", "centroids" or "prototypes" (found in the final
-    representations, where the method itself does not cluster) or null.
+    tells whether the output has one column more than "clusters", for samples that belong to none.
+    "head" is "method", "centroids" or "prototypes" (found in the final representations, where the
+    method itself does not cluster) or null.
     """
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None

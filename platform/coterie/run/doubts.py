@@ -34,8 +34,8 @@ def doubts(
         yield from _few(sum(map(len, parts)), cluster_number(config, len(data.classes)))
     elif isinstance(config.encoder, EncoderConfig) and config.encoder.untrained:
         yield (
-            "The encoder's weights are random, and this method trains none; give "
-            "encoder.download=true or encoder.weights=FILE, or encoder=pretrained."
+            "The encoder's weights are random, and this method trains none; take encoder=timm:NAME "
+            "or torchvision:NAME with encoder.download=true, or encoder=pretrained."
         )
     if data.samples.ndim == 2 and (wide := _unlike(data.samples[:_ROWS])) is not None:
         column, times = wide

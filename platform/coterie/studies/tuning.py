@@ -91,9 +91,9 @@ def _check_objective_fits(objective: str, config: RunConfig) -> None:
     Raises:
         ConfigError: If trials would not measure the objective.
     """
-    method, (group, _, score) = config.method, objective.partition("/")
-    own = "arguments" in type(method).model_fields  # a LightningModule of the user's logs anything
-    learns_classes = load_target(target_of(method)).needs_labels
+    method, (group, _, score) = load_target(target_of(config.method)), objective.partition("/")
+    own = hasattr(method, "module_for")  # a LightningModule of the user's logs anything
+    learns_classes = method.needs_labels
     fitting = "test" if learns_classes else "clustering"
     other = ("clustering", "clustering_test") if learns_classes else ("train", "test")
     if score and group in other and not own:

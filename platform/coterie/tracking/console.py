@@ -68,7 +68,8 @@ class ConsoleView:
         self._left_out = ""
         self._told: set[str] = set()
         self._handlers: list[tuple[RichHandler, Console]] = []
-        self._printed, self._over = clock(), threading.Event()
+        self._printed = self._since = clock()
+        self._over, self._in_phase = threading.Event(), False
 
     def start(self, title: str, details: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
@@ -87,14 +88,16 @@ class ConsoleView:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Say that a phase is under way where nothing has been printed for a minute."""
+        """Say what is under way where nothing has been printed for a minute."""
         while not self._over.wait(_SILENT_S / 12):
             progress = self._progress
-            if progress.phase is not None and self._clock() - self._printed >= _SILENT_S:
-                spent = formatting.format_seconds(self._clock() - progress.phase_began)
-                stage = formatting.shorten(progress.phase.stage, 24)
-                line = f"{progress.round} {stage}  {progress.clients}  under way for {spent}"
-                self._print(formatting.shorten(line, self._width))
+            if progress.phase is None or self._clock() - self._printed < _SILENT_S:
+                continue
+            spent = formatting.format_seconds(self._clock() - self._since)
+            stage = formatting.shorten(progress.phase.stage, 24)
+            what = progress.clients if self._in_phase else "trained, what follows"
+            line = f"{progress.round} {stage}  {what}  under way for {spent}"
+            self._print(formatting.shorten(line, self._width))
 
     def _take_warnings(self) -> None:
         """Have warnings for the terminal printed above the panel, which would draw over them."""
@@ -113,6 +116,7 @@ class ConsoleView:
         if self._progress.phase is None or self._progress.phase.round != phase.round:
             self._told = set()
         self._progress.begin(phase, cohort_size, total_rounds)
+        self._since, self._in_phase = self._clock(), True
         self._refresh()
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
@@ -136,6 +140,7 @@ class ConsoleView:
         """Update the panel, or print the round's line."""
         progress = self._progress
         progress.end(record)
+        self._since, self._in_phase = self._clock(), False
         if not record.phase.ends_round and record.evaluation is None:
             return
         event = bool(record.evaluation or progress.failures)

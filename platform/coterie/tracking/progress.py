@@ -93,9 +93,11 @@ class Progress:
         Before the first has ended, it is the time that it has taken so far.
         """
         durations, total = self.durations, self.total_rounds
+        so_far = self.clock() - self.round_began if self.phase and not durations else 0.0
+        if so_far >= _LONG_S:
+            return f"for {formatting.format_seconds(so_far)}"
         if not durations or not total:
-            so_far = self.clock() - self.phase_began if self.phase else 0.0
-            return f"for {formatting.format_seconds(so_far)}" if so_far >= _LONG_S else "ETA -"
+            return "ETA -"
         seconds = max(total - self.rounds_done, 0) * sum(durations) / len(durations)
         return f"ETA {formatting.format_seconds(seconds)}"
 

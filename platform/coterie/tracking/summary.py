@@ -89,9 +89,9 @@ class Summary:
             "items_peer": self.items_peer,
             "modelled_seconds": self.modelled_seconds,
             "simulated": self.simulated,
+            "privacy": self.privacy,
         }
         summary |= {name: _plain(values) for name, values in where_any.items() if values}
-        summary |= {"privacy": dict(self.privacy)} if self.privacy else {}
         return summary if self.error is None else {**summary, "error": self.error}
 
     def numbers(self) -> dict[str, float]:
@@ -101,8 +101,6 @@ class Summary:
         totals of the run begin with `total/` (`total/bytes/up`, `total/seconds/training`).
         """
         used = {key: value for key, value in self.as_dict().items() if key in _TOTALS}
-        if self.privacy:
-            used["privacy"] = {k: v for k, v in self.privacy.items() if not isinstance(v, str)}
         counts = {"rounds": self.rounds, "failures": len(self.failures)}
         return {**flat(self.as_dict()["metrics"]), **flat({**used, **counts}, "total/")}
 
@@ -113,8 +111,10 @@ class Summary:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings of numbers for strict JSON."""
+    """Return nested mappings of numbers and words for strict JSON."""
     return {
-        name: _plain(value) if isinstance(value, Mapping) else finite(value)
+        name: _plain(value)
+        if isinstance(value, Mapping)
+        else (value if isinstance(value, str) else finite(value))
         for name, value in values.items()
     }

@@ -90,6 +90,7 @@ def test_an_error_ends_the_process_as_ever():
     [
         ("tracking.progress=plain", "did you mean lines?"),
         ("method.epoch=1", "did you mean method.epochs?"),
+        ("evaluation.colour=1", "--help lists the keys of evaluation."),
         ("partition.clients=none", "a whole number"),
         ("data=class_folders data.path=/nowhere", "data.path=/nowhere: there is no such file"),
     ],

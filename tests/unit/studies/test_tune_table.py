@@ -55,3 +55,9 @@ def test_a_trial_that_diverged_is_not_chosen(tmp_path):
     alone = TuneTable.of(trials[:1], NAME, lower=False, blind=False)
     assert alone.sentence == f"None is chosen: no trial has completed with {NAME}."
     assert "a" in alone.csv()
+
+
+@pytest.mark.parametrize(("name", "told"), [("clustering_test/nmi", True), (NAME, False)])
+def test_a_choice_by_the_test_set_is_told(name, told, tmp_path):
+    table = TuneTable((trial(tmp_path / "a", 0.5, 0.4),), name, lower=False, blind=False)
+    assert ("its own score is too good" in table.sentence) is told

@@ -63,10 +63,16 @@ def test_a_phase_of_minutes_says_each_minute_that_it_is_under_way(monkeypatch):
     while len(terminal.lines) < 2 and time.monotonic() < until:
         time.sleep(0.01)
     assert terminal.lines[1:] == ["round 1/5 train  clients 0/3  under way for 1:15"]
+    phase = Phase(name="p", stage="train", round=1)
+    terminal.view.phase_finished(PhaseRecord(phase=phase, participants=(0, 1, 2), seconds=75.0))
+    terminal.now = 150.0
+    while len(terminal.lines) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert terminal.lines[3] == "round 1/5 train  trained, what follows  under way for 1:15"
     terminal.view.finish("completed")
-    terminal.now = 200.0
+    terminal.now = 300.0
     time.sleep(0.1)
-    assert terminal.lines[2:] == ["completed"]
+    assert terminal.lines[4:] == ["completed"]
 
 
 def test_the_panel_says_how_long_a_first_round_has_taken():

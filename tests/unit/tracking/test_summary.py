@@ -53,6 +53,15 @@ def test_the_file_is_the_contract(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
+def test_what_privacy_cost_has_numbers_and_a_unit(tmp_path):
+    found = summary(privacy={"epsilon": math.inf, "delta": 1e-5, "unit": "sample"})
+    found.write(tmp_path / "summary.json")
+    written = json.loads((tmp_path / "summary.json").read_text())["privacy"]
+    assert written == {"epsilon": None, "delta": 1e-5, "unit": "sample"}
+    assert found.numbers()["total/privacy/delta"] == 1e-5
+    assert "total/privacy/unit" not in found.numbers()
+
+
 def test_an_error_belongs_to_a_failed_run_and_to_no_other():
     assert summary(status="failed", error="No actors left.").as_dict()["error"] == "No actors left."
     assert "error" not in summary(status="interrupted").as_dict()
