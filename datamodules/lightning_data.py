@@ -26,56 +26,71 @@ _ATTRIBUTES = ("targets", "labels", "_labels", "y", "label")
 _KEYS = ("label", "labels", "target", "targets", "class", "y")
 
 
+class GivenData(Component):
+    """Config keys of data that a user's class reads, or that a Python program gives."""
+
+    module: str | None = None
+    """Class of the data, package.module:Class: a LightningDataModule or a torch Dataset."""
+    arguments: Mapping[str, Any] = {}
+    """Arguments of the class."""
+    is_object: bool = False
+    """Whether the data was given as objects, in a Python program. Filled in."""
+
+    _object: Any = PrivateAttr(default=None)
+
+    def attach(self, data: Any) -> None:
+        """Attach the data that a Python program gave."""
+        self._object = data
+
+    @property
+    def given(self) -> Any:
+        """The data that a Python program gave; None otherwise."""
+        return self._object
+
+    def path(self) -> str:
+        """Return the class to build the data of.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        if self.module is None or self.is_object:
+            raise ConfigError(
+                "data: it was an object of a Python program; go on from that program, with "
+                "resume=True."
+                if self.is_object
+                else "data.target: no class is given; set data.target=package.module:Class."
+            )
+        return self.module
+
+
 class LightningData:
     """A user's torch data in the engine's form."""
 
-    class Config(Component):
+    class Config(GivenData):
         """Where the data comes from."""
 
-        module: str | None = None
-        """Class of the data, package.module:Class: a LightningDataModule or a torch Dataset."""
-        arguments: Mapping[str, Any] = {}
-        """Arguments of the class."""
-        is_object: bool = False
-        """Whether the data was given as objects, in a Python program."""
         loader_batch_size: PositiveInt | None = None
         """Batch size of a Dataset that comes without a loader; by default 32."""
         read_labels: bool = False
         """Whether to read every sample to get its class, if the data set does not list classes."""
-
-        _object: Any = PrivateAttr(default=None)
-
-        def attach(self, data: Any) -> None:
-            """Attach the data that a Python program gave."""
-            self._object = data
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def arrays(self) -> DataArrays:
         """Open the data, of which only length and classes are read."""
-        config, rebuild = self.config, None
-        given = config._object
-        if given is None:
-            if config.module is None or config.is_object:
-                raise ConfigError(
-                    "data: it was an object of a Python program; go on from that program, with "
-                    "resume=True."
-                    if config.is_object
-                    else "data.target: no class is given; set data.target=package.module:Class."
-                )
-            rebuild = partial(
-                _open_path, config.module, dict(config.arguments), config.loader_batch_size
-            )
+        config, rebuild, size = self.config, None, self.config.loader_batch_size
+        if config.given is None:
+            rebuild = partial(open_path, config.path(), dict(config.arguments), size)
             sources = rebuild()
         else:
-            sources = opened(given, config.loader_batch_size)
+            sources = opened(config.given, size)
         every = [_labels(source.loader.dataset, read=config.read_labels) for source in sources]
         labels, classes = _numbered(every)
         owners = np.repeat(np.arange(len(sources)), [len(source) for source in sources])
         alone = len(sources) == 1
         return DataArrays(
-            name=_name(given, config.module),
+            name=name_of(config),
             samples=LoaderSamples.of(sources, rebuild),
             labels=labels,
             classes=classes,
@@ -100,7 +115,9 @@ def opened(data: Any, batch_size: int | None = None) -> tuple[Source, ...]:
     return (_open(data, batch_size),)
 
 
-def _open_path(target: str, arguments: dict[str, Any], size: int | None) -> tuple[Source, ...]:
+def open_path(
+    target: str, arguments: dict[str, Any], size: int | None = None
+) -> tuple[Source, ...]:
     """Build data by its class, with the same random draws in every process."""
     with seeded_everywhere(0):
         try:
@@ -207,7 +224,7 @@ def _labels(data: Any, *, read: bool) -> NDArray[Any] | None:
         found = _column(getattr(data, name, None), len(data))
         if found is not None:
             return found
-    return _column([_class_in(data[row]) for row in range(len(data))], len(data)) if read else None
+    return _column([class_in(data[row]) for row in range(len(data))], len(data)) if read else None
 
 
 def _column(values: Any, count: int) -> NDArray[Any] | None:
@@ -222,7 +239,7 @@ def _column(values: Any, count: int) -> NDArray[Any] | None:
     return found if fits else None
 
 
-def _class_in(sample: Any) -> Any:
+def class_in(sample: Any) -> Any:
     """Return a sample's class: a mapping's value under a usual name, or a tuple's second part."""
     if isinstance(sample, Mapping):
         found = next((sample[key] for key in _KEYS if key in sample), None)
@@ -247,9 +264,11 @@ def _numbered(
     return numbers.astype(np.int64), tuple(map(str, values))
 
 
-def _name(given: Any, module: str | None) -> str:
+def name_of(config: GivenData) -> str:
+    """Return the name of the data's class."""
+    given = config.given
     if given is None:
-        return str(module).rpartition(":")[2]
+        return str(config.module).rpartition(":")[2]
     one = given[0] if isinstance(given, list | tuple) and given else given
     kind = one.dataset if isinstance(one, DataLoader) else one
     return type(kind).__name__

@@ -1,4 +1,4 @@
-"""The short keys of `experiment=lightning`: `module=my_file:Class module.lr=1e-3 data.target=…`.
+"""The short keys of users' classes: `module=my_file:Class module.lr=1e-3 data.target=…`.
 
 A class of the user's takes whatever arguments it takes, which no config model knows. So its keys
 become entries of `method.arguments` and `data.arguments`; a class may be written with a dot too, as
@@ -22,8 +22,12 @@ OPTIMIZERS = {
     "fedadagrad": "adagrad",
 }
 """`aggregation.optimizer` of each strategy that concerns the server only, by name."""
-_DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
-"""Keys of `data=lightning` itself."""
+_COMMON = ("module", "arguments", "is_object")
+_DATA = {
+    "data=lightning": (*_COMMON, "loader_batch_size", "read_labels"),
+    "data=torch": (*_COMMON, "split", "size", "limit", "limit_test"),
+}
+"""The choices of data that a user's class reads, each with its own keys."""
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
@@ -31,7 +35,7 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
     data = [text for text in overrides if text.startswith("data=")]
     if "experiment=lightning" in overrides and not data:
         overrides = [*overrides, "data=lightning"]
-    elif "experiment=lightning" not in overrides and "data=lightning" not in data:
+    elif "experiment=lightning" not in overrides and not _DATA.keys() & set(data):
         return list(overrides)
     return [*_written_out(overrides)]
 
@@ -52,19 +56,19 @@ def strategy_keys(name: str) -> dict[str, str]:
 
 
 def _written_out(overrides: Sequence[str]) -> Iterator[str]:
-    custom_data = "data=lightning" in overrides
+    own = next((keys for choice, keys in _DATA.items() if choice in overrides), None)
     for override in overrides:
         key, equals, value = override.partition("=")
         if key == "module":
             yield f"method.module={_path(value)}"
         elif key.startswith("module."):
             yield f"method.arguments.{_argument(key, 'module.')}{equals}{value}"
-        elif custom_data and key == "data.target":
+        elif own is not None and key == "data.target":
             yield f"data.module={_path(value)}"
-        elif custom_data and key.startswith("data.") and key.split(".")[1] not in _DATA:
+        elif own is not None and key.startswith("data.") and key.split(".")[1] not in own:
             yield f"data.arguments.{_argument(key, 'data.')}{equals}{value}"
         elif key == "method.strategy" and value.isidentifier() and value != "null":
-            yield from (f"{own}={of}" for own, of in strategy_keys(value).items())
+            yield from (f"{one}={of}" for one, of in strategy_keys(value).items())
         else:
             yield override
 

@@ -113,9 +113,22 @@ class Federation(federation.Federation):
                 f"Federation: {type(config).__name__} is no config; give compose(…), or module=… "
                 "and data=…."
             )
-        elif own.keys() - {"logger"}:
-            raise ConfigError("Federation: give either a config, or a module and data.")
+        elif own.keys() - {"logger", "data"}:
+            raise ConfigError("Federation: give a config, perhaps with data, or a module and data.")
+        elif "data" in own:
+            config = _with_data(config, own["data"])
         super().__init__(config, view, callbacks, loggers)
+
+
+def _with_data(config: RunConfig, data: Any) -> RunConfig:
+    """Return a config of data=torch with the data that a program gives."""
+    keys: Any = config.data
+    if not target_of(keys).endswith(":TorchData"):
+        raise ConfigError('Federation: data goes with compose(…, "data=torch"), or with a module.')
+    filled = keys.model_copy(update=_class_of(data))
+    if not isinstance(data, str):
+        filled.attach(data)
+    return config.model_copy(update={"data": filled})
 
 
 def _config_of(own: OwnRun) -> RunConfig:

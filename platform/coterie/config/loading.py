@@ -154,7 +154,10 @@ def _remedy(section: str, target: str) -> str:
     if section == "method" and "LightningModule" in kinds:
         return f"a LightningModule goes in experiment=lightning module={target}"
     if section == "data" and kinds & {"LightningDataModule", "Dataset", "DataLoader"}:
-        return "data of PyTorch is for a module of your own; give experiment=lightning"
+        return (
+            f"give data=torch data.target={target}, or for a module of your own "
+            "experiment=lightning"
+        )
     return NESTED
 
 

@@ -17,7 +17,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
         if loaders:
             raise ConfigError(
                 "data=lightning: it is for a module of your own, with experiment=lightning; "
-                "Coterie's methods take arrays, such as data=npz or data=class_folders."
+                "give data=torch for a method of Coterie's."
             )
         return
     if not loaders:
