@@ -149,6 +149,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             names=taken.own_names,
             test_names=() if test is None else test.own_names,
             skipped=skipped,
+            features=taken.features,
         )
 
     def setup(self, stage: str | None = None) -> None:

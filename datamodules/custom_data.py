@@ -33,6 +33,16 @@ def _rising(levels: tuple[float, float]) -> tuple[float, float]:
     return levels
 
 
+def _widening(range_: tuple[float, float]) -> tuple[float, float]:
+    if not range_[0] < range_[1]:
+        raise ValueError("a range goes from its lower to its upper end; give the lower one first")
+    return range_
+
+
+Range = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_widening)]
+"""Numbers that become 0 and 1."""
+
+
 BlackAndWhite = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_rising)]
 """Levels that become black and white."""
 

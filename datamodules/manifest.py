@@ -3,6 +3,7 @@
 import logging
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -18,6 +19,7 @@ from coterie.datamodules.csv_files import is_csv
 from coterie.datamodules.custom_data import (
     CustomData,
     PicturesConfig,
+    Range,
     number_classes,
     number_owners,
 )
@@ -80,6 +82,9 @@ class Manifest(CustomData["Manifest.Config"]):
         feature_columns: tuple[str, ...] | None = None
         """Columns of numbers that are the features of a sample; by default, in a table without the
         column of pictures, all but the index, labels and clients."""
+        feature_ranges: Mapping[str, Range] = {}
+        """Of features, the numbers that become 0 and 1, such as {age: [0, 100]}, which brings them
+        to like scales in the same way at all sites; others are taken as they are."""
         label_column: str | None = None
         """Column of labels, text or integers, empty or -1 if unknown; by default none."""
         client_column: str | None = None
@@ -159,17 +164,22 @@ class Manifest(CustomData["Manifest.Config"]):
     def _features(self, table: StoredTable) -> Source:
         """Return the columns of numbers side by side."""
         config = self.config
-        features = config.feature_columns or ()
-        own = TableColumns(None, config.label_column, config.client_column, features)
+        features, ranges = config.feature_columns or (), config.feature_ranges
+        own = TableColumns(None, config.label_column, config.client_column, features, ranges)
         names = feature_columns(self.path, table.schema, own)
+        if unknown := [name for name in ranges if name not in names]:
+            raise DataError(
+                f"data.feature_ranges: {self.path} has no feature {unknown[0]}; its features are "
+                f"{listed(names)}."
+            )
         if not features:
             _logger.warning(
                 "%s: its features are the columns %s; data.feature_columns=[…] takes others.",
                 *(self.path, listed(names)),
             )
         columns = {name: table.column(name) for name in names}
-        matrix = feature_matrix(self.path, columns).astype(np.float32)
-        return Source(count=len(matrix), read=matrix.__getitem__)
+        matrix = feature_matrix(self.path, columns, own).astype(np.float32)
+        return Source(count=len(matrix), read=matrix.__getitem__, features=(*names,))
 
     def _samples(self, table: StoredTable) -> Source:
         config, column = self.config, self.config.picture_column

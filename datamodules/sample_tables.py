@@ -14,16 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import is_index, open_csv
+from coterie.datamodules.custom_data import Range
 from coterie.datamodules.fitting import Fitting
 from coterie.errors import DataError, listed, reason
 
@@ -44,12 +47,14 @@ class TableColumns(NamedTuple):
 
     Attributes:
         features: Columns of numbers; empty if nobody has named them.
+        ranges: Of some of these, the numbers that become 0 and 1.
     """
 
     picture: str | None = None
     label: str | None = None
     client: str | None = None
     features: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -62,6 +67,7 @@ class TableColumns(NamedTuple):
 
 
 NO_COLUMNS = TableColumns()
+_RANGES: TypeAdapter[Mapping[str, Range]] = TypeAdapter(Mapping[str, Range])
 
 
 def columns_as_trained(data: object) -> TableColumns:
@@ -71,7 +77,8 @@ def columns_as_trained(data: object) -> TableColumns:
     named = {name: column for name, column in given.items() if isinstance(column, str)}
     features = keys.get("feature_columns")
     own = tuple(map(str, features)) if isinstance(features, list | tuple) else ()
-    return TableColumns(**named, features=own)
+    ranges = keys.get("feature_ranges") or {}
+    return TableColumns(**named, features=own, ranges=_RANGES.validate_python(ranges))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +136,7 @@ def table_batches(
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
     client = own.client_in(table.schema.names)
-    columns = _columns(path, table.schema, own)._replace(client=client)
+    columns = _columns(path, table.schema, own)._replace(client=client, own=own)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
     used = [*columns.names, *filter(None, (client, name))]
@@ -160,11 +167,12 @@ def _texts(column: Any) -> tuple[str, ...]:
 
 
 class _Columns(NamedTuple):
-    """The kind of the samples, their columns, and that of their clients."""
+    """The kind of the samples, their columns, that of their clients, and those of training."""
 
     kind: Literal["picture", "file", "list", "numbers"]
     names: list[str]
     client: str | None = None
+    own: TableColumns = NO_COLUMNS
 
 
 def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
@@ -214,12 +222,15 @@ def feature_columns(path: Path, schema: Any, own: TableColumns) -> list[str]:
     return list(own.features)
 
 
-def feature_matrix(path: Path, columns: Mapping[str, Any], start: int = 0) -> NDArray[Any]:
-    """Return columns of numbers side by side, (n, columns).
+def feature_matrix(
+    path: Path, columns: Mapping[str, Any], own: TableColumns, start: int = 0
+) -> NDArray[Any]:
+    """Return columns of numbers side by side, (n, columns), in their ranges.
 
     Args:
         path: The table, for errors.
         columns: Name to Arrow's column.
+        own: Has the ranges.
         start: The number of the first row.
 
     Raises:
@@ -227,7 +238,16 @@ def feature_matrix(path: Path, columns: Mapping[str, Any], start: int = 0) -> ND
     """
     for name, values in columns.items():
         check_filled(path, name, values, start)
-    return np.column_stack([values.to_numpy() for values in columns.values()])
+    return np.column_stack([_ranged(values, own.ranges.get(n)) for n, values in columns.items()])
+
+
+def _ranged(values: Any, range_: tuple[float, float] | None) -> NDArray[Any]:
+    """Return a column's numbers, of which those of a range, if there is one, become 0 and 1."""
+    numbers: NDArray[Any] = values.to_numpy()
+    if range_ is None:
+        return numbers
+    low, high = range_
+    return (numbers.astype(np.float64) - low) / (high - low)
 
 
 def check_filled(path: Path, name: str, values: Any, start: int) -> None:
@@ -309,7 +329,8 @@ def _samples(
     path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
 ) -> NDArray[np.generic]:
     if columns.kind == "numbers":
-        matrix = feature_matrix(path, {name: rows[name] for name in columns.names}, start)
+        found = {name: rows[name] for name in columns.names}
+        matrix = feature_matrix(path, found, columns.own, start)
         return fitting.array(matrix, f"{path}, columns {listed(columns.names)}")
     values = rows[columns.names[0]]
     check_filled(path, columns.names[0], values, start)

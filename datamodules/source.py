@@ -52,6 +52,7 @@ class Source:
         folder: The folder below which samples have their own names; "" leaves names as they are.
         pixel_format: What pictures are brought to.
         skipped: Pictures that were left out, because they cannot be read.
+        features: Names of a vector's features, if known.
     """
 
     count: int
@@ -65,6 +66,7 @@ class Source:
     folder: str = ""
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     skipped: tuple[Unreadable, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def own_names(self) -> Sequence[str]:
@@ -199,6 +201,7 @@ def merge_sources(first: Source, second: Source) -> Source:
         pictures=Chained(first.pictures or (), second.pictures or ()) if both else None,
         names=Chained(first.names, second.names) if first.names and second.names else (),
         folder=first.folder,
+        features=first.features,
         pixel_format=first.pixel_format,
     )
 

@@ -25,7 +25,10 @@ _USAGE = (
     "         [KEY=VALUE ...]\n"
     "       (coterie train --help data=CHOICE lists its keys)"
 )
-_READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", "stream")
+_READ_LATER = (
+    *("limit", "limit_test", "size", "split"),
+    *("mode", "fit", "levels", "stream", "feature_ranges"),
+)
 """Keys of a data set that change what is read; shards store samples unchanged."""
 
 

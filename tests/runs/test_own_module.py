@@ -512,7 +512,10 @@ def test_strategies_have_names_on_the_command_line(word):
             "method.target=tests.builders.own_module:Lit",
             "a LightningModule goes in experiment=lightning module=tests.builders.own_module:Lit",
         ),
-        ("data.target=tests.builders.own_module:Data", "or for a module of your own experiment=lightning"),
+        (
+            "data.target=tests.builders.own_module:Data",
+            "or for a module of your own experiment=lightning",
+        ),
     ],
 )
 def test_what_is_lightnings_is_told_where_it_goes(word, remedy):

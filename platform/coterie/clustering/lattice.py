@@ -34,7 +34,7 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     if not largest <= LIMIT * UNIT:
         raise DataError(
             f"A representation has a value of {largest / UNIT:.3g}: exact sums take at most "
-            f"{LIMIT}; scale the features."
+            f"{LIMIT}; scale the features (data.feature_ranges does so for tables)."
         )
     return steps.int()
 

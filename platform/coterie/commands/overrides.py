@@ -2,10 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from coterie.errors import ConfigError
 
@@ -61,7 +66,7 @@ def _hint(text: str) -> str:
 def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
     """Read an override; values that Hydra would need in quotes (bücher, a=b, it's) become texts.
 
-    So do those in a list, as in [Höhe,weight (kg)].
+    So do those in a list, as in [Höhe,weight (kg)], and names in a mapping, as in YAML.
     """
     key, _, value = text.partition("=")
     as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
@@ -75,9 +80,22 @@ def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
         if plain := _PLAIN_LIST.fullmatch(value):
             quoted = ",".join(_quoted(parser, one) for one in _ITEMS.findall(plain[1]))
             return parser.parse_override(f"{key}=[{quoted}]")
+        if not is_path and (found := _mapping(value)):
+            return replace(parser.parse_override(f"{key}=null"), _value=found)
         if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
             raise
         return parser.parse_override(as_text)
+
+
+def _mapping(value: str) -> dict[Any, Any]:
+    """Return a mapping that is written as in YAML, as {Höhe: 3}; an empty one if it is none."""
+    if not value.startswith("{") or "${" in value:
+        return {}
+    try:
+        found = OmegaConf.to_container(OmegaConf.create(value))
+    except (OmegaConfBaseException, YAMLError, ValueError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _quoted(parser: OverridesParser, item: str) -> str:

@@ -46,6 +46,7 @@ class DataArrays:
         names: What the training samples are called, such as their files; empty if nothing.
         test_names: The same of the test samples.
         skipped: What was left out, because it cannot be read.
+        features: Names of the features of vectors; empty if unknown.
     """
 
     name: str
@@ -59,6 +60,7 @@ class DataArrays:
     names: Sequence[str] = ()
     test_names: Sequence[str] = ()
     skipped: tuple[Unreadable, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

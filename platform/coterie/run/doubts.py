@@ -1,5 +1,7 @@
 """Sentences on data and config that a run accepts, and whose result may disappoint."""
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,6 +17,8 @@ _SAMPLES, _EACH = 200, 30
 """Samples, in all and for each cluster, below which a trained network is of little use."""
 _ROWS, _APART = 10_000, 100
 """Rows that are measured, and how many times wider the widest column is than the median one."""
+_NAMED = 20
+"""The most columns of which ranges are told."""
 _COLLAPSED = 0.95
 """Share of the samples in one cluster from which on the others are next to nothing."""
 
@@ -37,12 +41,8 @@ def doubts(
             "The encoder's weights are random, and this method trains none; take encoder=timm:NAME "
             "or torchvision:NAME with encoder.download=true, or encoder=pretrained."
         )
-    if data.samples.ndim == 2 and (wide := _unlike(data.samples[:_ROWS])) is not None:
-        column, times = wide
-        yield (
-            f"Column {column + 1} of the samples varies {times:,.0f} times as much as the median "
-            "column and will outweigh it; bring columns to like scales, the same way at all sites."
-        )
+    if data.samples.ndim == 2:
+        yield from _unlike(data.samples[:_ROWS], data.features)
     if load_target(target_of(config.method)).needs_labels and data.test_samples is None:
         yield (
             "The data has no test set, so the final score is that of the samples that are trained "
@@ -63,14 +63,37 @@ def _few(count: int, clusters: int) -> Iterator[str]:
         )
 
 
-def _unlike(rows: NDArray[np.generic]) -> tuple[int, float] | None:
-    """Return the column that varies most and by how much, if the median one varies far less."""
-    deviations = rows.astype(np.float64).std(axis=0)
+def _unlike(rows: NDArray[np.generic], names: Sequence[str]) -> Iterator[str]:
+    """Tell of the column that varies most, if the median one varies far less."""
+    values = rows.astype(np.float64)
+    deviations = values.std(axis=0)
     varying = np.sort(deviations[deviations > 0])
     if not varying.size:
-        return None
+        return
     times = varying[-1] / varying[(len(varying) - 1) // 2]
-    return (int(deviations.argmax()), float(times)) if times >= _APART else None
+    if times < _APART:
+        return
+    widest = int(deviations.argmax())
+    remedy = "bring columns to like scales, the same way at all sites"
+    if names:
+        ends = zip(names, values.min(axis=0), values.max(axis=0), strict=True)
+        all_ = [f"{_key(n)}: [{_short(low)}, {_short(high)}]" for n, low, high in ends]
+        ranges = ", ".join(all_ if len(all_) <= _NAMED else [all_[widest], "…"])
+        remedy = f"'data.feature_ranges={{{ranges}}}' brings them to like scales"
+    yield (
+        f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
+        f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
+    )
+
+
+def _key(name: str) -> str:
+    """Return a name as a key on the command line, in quotes where it needs them."""
+    return name if re.fullmatch(r"\w+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _short(value: float) -> str:
+    """Return a number to three digits, such as 117000."""
+    return f"{float(f'{value:.3g}'):.15g}"
 
 
 def collapsed(assignments: NDArray[np.int64] | None) -> str:

@@ -434,6 +434,24 @@ def test_items_of_a_list_need_no_quotes(text, items):
     assert parse([f"data.feature_columns={text}"])[0].value() == items
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{Höhe: [1, 2]}", {"Höhe": [1, 2]}),
+        ('{age:[0,100],"weight (kg)":[1e-1,1.5]}', {"age": [0, 100], "weight (kg)": [0.1, 1.5]}),
+        ("{'a, b': {ü: x}, c#d: true}", {"a, b": {"ü": "x"}, "c#d": True}),
+    ],
+)
+def test_names_in_a_mapping_may_be_any_text(text, found):
+    assert parse([f"data.feature_ranges={text}"])[0].value() == found
+
+
+@pytest.mark.parametrize("text", ["{ü: ", "{ü: [}", "{ü: ${x}}", "{ü: !!python/none x}", "{- ü}"])
+def test_what_is_no_mapping_is_told(text):
+    with pytest.raises(ConfigError, match="it cannot be read; close brackets and quotes"):
+        parse([f"data.feature_ranges={text}"])
+
+
 @pytest.mark.parametrize("text", ["[ü", "[ü,[a]]", "[${x},ü]", "[ü,{a: b}]"])
 def test_what_is_more_than_a_list_is_hydras(text):
     with pytest.raises(ConfigError, match="it cannot be read; close brackets and quotes"):

@@ -28,7 +28,7 @@ from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.shards import Shards
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.streams import open_samples
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.tracking.skipped import check_same_skipped, write_skipped
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
@@ -402,9 +402,29 @@ def test_a_table_of_numbers_is_trained_on_as_excel_writes_it(tmp_path, caplog):
     assert chosen.samples[:2].tolist() == [[1, 0.5], [2, 1.5]]
 
 
+def test_features_in_ranges_are_brought_to_like_scales(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b,c\n10,-5,1\n20,5,2\n35,15,3\n")
+    found = arrays(Manifest, tmp_path / "x.csv", feature_ranges={"b": (-5, 15), "a": (10, 30)})
+    assert found.samples.tolist() == [[0, 0, 1], [0.5, 0.5, 2], [1.25, 1, 3]]
+    assert found.features == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("ends", [(1, 1), (2, 1)])
+def test_ranges_that_are_none_are_refused(tmp_path, ends):
+    (tmp_path / "x.csv").write_text("a\n1\n2\n")
+    with pytest.raises(ConfigError, match="a range goes from its lower to its upper end"):
+        arrays(Manifest, tmp_path / "x.csv", feature_ranges={"a": ends})
+
+
 @pytest.mark.parametrize(
     ("text", "keys", "told"),
     [
+        ("a,b\n1,2\n", {"feature_ranges": {"c": (0, 1)}}, "no feature c; its features are a, b"),
+        (
+            "a,b\n1,2\n",
+            {"feature_ranges": {"b": (0, 1)}, "feature_columns": ("a",)},
+            "no feature b; its features are a",
+        ),
         ("a,b\n1,\n2,3\n", {}, "b is empty in one of the rows 0..1; fill or drop such rows"),
         ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type string, and feat"),
         ("a,b\n1,2\n", {"feature_columns": ("c",)}, "it has no column c, which is a feature"),

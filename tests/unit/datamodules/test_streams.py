@@ -61,6 +61,13 @@ def test_features_that_the_run_named_are_taken_in_its_order():
             open_samples(Path("x.csv"), VECTORS, 2, columns=own._replace(features=features))
 
 
+def test_features_are_in_the_ranges_of_the_run():
+    Path("x.csv").write_text("a,b\n10,0.5\n20,1.5\n")
+    own = columns_as_trained({"feature_ranges": {"a": [10, 30]}})
+    stream = open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2, columns=own)
+    assert next(stream.batches).samples.tolist() == [[0, 0.5], [0.5, 1.5]]
+
+
 def test_the_columns_that_do_not_fit_are_named():
     Path("x.csv").write_text("nr,b,a\n7,0.5,1\n")
     stream = open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2)

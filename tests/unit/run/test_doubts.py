@@ -38,6 +38,25 @@ def test_a_column_far_wider_than_the_others_is_told(experiment, deviations, colu
     assert sentence.startswith(f"Column {column} of the samples varies ")
 
 
+@pytest.mark.parametrize(
+    ("names", "ranges"),
+    [
+        (
+            ("age", "weight (kg)", "Größe"),
+            '{age: [-1, 2], "weight (kg)": [-1230, 12300], Größe: [0,',
+        ),
+        (tuple(f"gene {n}" for n in range(21)), '{"gene 1": [-1230, 12300], …}'),
+    ],
+)
+def test_ranges_of_named_columns_are_given(names, ranges):
+    samples = np.zeros((2, len(names)), np.float32)
+    samples[:, :3] = [[-1, -1234.5, 0], [2, 12345, 0.1]]
+    data = DataArrays(name="own", samples=samples, features=names)
+    (sentence,) = doubts(compose("experiment=kmeans_digits"), data, [np.arange(2)])
+    assert f"{names[1]} varies 4," in sentence
+    assert f"'data.feature_ranges={ranges}" in sentence
+
+
 @pytest.mark.parametrize("deviations", [(1, 50, 2), (0, 0), (7,), (0, 3)])
 def test_columns_of_like_scales_are_not(deviations):
     assert not told("kmeans_digits", rows(500, *deviations))
