@@ -24,6 +24,7 @@ from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy
 
+_OWN = "it is a key of a LightningModule of your own; give experiment=lightning"
 HIDDEN = (256, 128, 64)
 """Widths of a head's hidden layers, from the first on."""
 
@@ -31,7 +32,12 @@ HIDDEN = (256, 128, 64)
 class ClassificationConfig(AveragingConfig):
     """The head and its optimiser."""
 
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+    absent: ClassVar[Mapping[str, str]] = {
+        "micro_batch_size": UNCOUPLED,
+        "strategy": _OWN,
+        "personal": _OWN,
+        "keep_optimizer": _OWN,
+    }
 
     optimizer: Literal["sgd", "adam"]
     """SGD or Adam; its state starts afresh in each task of a client."""

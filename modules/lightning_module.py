@@ -48,6 +48,7 @@ from coterie.contract.own_module import (
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, reason
 from coterie.modules.strategies.strategy import Local, Strategy, corrected
+from coterie.networks.weight_files import parse_weights, read_file
 
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
@@ -58,6 +59,8 @@ _RESTARTS = (
     "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
     "they run over the whole training"
 )
+_LONGEST = 200
+"""Characters of PyTorch's reason why weights do not fit."""
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
@@ -78,6 +81,9 @@ class Lightning(Method):
         """Arguments of the class."""
         is_object: bool = False
         """Whether the module is an object of a Python program. Filled in."""
+        weights: str | None = None
+        """File of the weights to start from: a Lightning checkpoint of the class, what `torch.save`
+        wrote of its `state_dict`, or .safetensors; by default the module's own."""
         participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
         """Share of the clients in each round."""
         rounds: PositiveInt = 10
@@ -164,6 +170,8 @@ class Lightning(Method):
         with seeded_everywhere(seed):
             module = self._fresh()
         check_module(module, self.trainer_arguments)
+        if self._config.weights is not None:
+            _load_weights(module, self._config.weights)
         if self._config.holdout and not has_step(module, "validation_step"):
             raise ConfigError(
                 f"holdout={self._config.holdout:g}: {type(module).__name__} has no "
@@ -352,6 +360,20 @@ def _build(target: str, arguments: Mapping[str, Any]) -> Any:
         return kind(**arguments)
     except Exception as error:
         raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
+
+
+def _load_weights(module: Any, path: str) -> None:
+    """Load all weights of a module from a file, from which no code is run."""
+    key = "method.weights"
+    weights = parse_weights(read_file(key, path), path)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        why = " ".join(str(error).split()[5:])[:_LONGEST].rstrip(".")
+        raise ConfigError(
+            f"{key}={path}: it does not fit {why}; give weights of this class, built with the same "
+            "arguments."
+        ) from error
 
 
 def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from coterie import Federation, compose, load_model
 from coterie.contract.loaders import Source
-from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
+from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError, RunError
 from coterie.execution.own_trainer import materialised
 from coterie.jobs import show
 from coterie.jobs.train import main
@@ -115,6 +115,29 @@ def test_a_checkpoint_of_it_is_lightnings(run, tmp_path):
         with pytest.raises(DataError, match="trained a LightningModule") as told:
             load_model(folder)
         assert f'load_from_checkpoint("{path}")' in str(told.value)
+
+
+@pytest.mark.parametrize("form", ["checkpoint", "state_dict"])
+def test_weights_to_start_from_are_those_of_a_file(run, tmp_path, form):
+    file = tmp_path / "it's (1).ckpt"
+    run.save(file) if form == "checkpoint" else torch.save(run.module.state_dict(), file)
+    again = federated(tmp_path / "again", module=Lit(lr=0.0), overrides=[f"method.weights={file}"])
+    assert torch.equal(again.module.head.weight, run.module.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        ({"head.weight": torch.zeros(3, 8)}, r"it does not fit Lit: Missing key\(s\) .*; give"),
+        ({**Lit().state_dict(), "more": torch.zeros(1)}, r"fit Lit: Unexpected key\(s\).*more"),
+        ({**Lit().state_dict(), "head.bias": torch.zeros(7)}, "size mismatch for head.bias"),
+        ([3], "holds no weights by name"),
+    ],
+)
+def test_weights_of_another_module_are_refused(tmp_path, saved, told):
+    torch.save(saved, tmp_path / "w.pt")
+    with pytest.raises(CoterieError, match=told):
+        federated(tmp_path, overrides=[f"method.weights={tmp_path / 'w.pt'}"])
 
 
 def test_personal_layers_stay_with_their_client(tmp_path):

@@ -30,7 +30,7 @@ from coterie.commands.recipes import (
 )
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
-from coterie.config.explain import NAMED, not_among, show
+from coterie.config.explain import NAMED, nearest, not_among, show
 from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
@@ -268,7 +268,16 @@ def _check_choice(group: str, choice: str) -> None:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
         why = not_among(group, choice, known, "coterie train --help")
+        if group == "encoder" and not nearest(choice, known):
+            why = f"there is no such encoder; give {_with_recipe(choice)}encoder=timm:NAME or "
+            why += "encoder=torchvision:NAME, or see coterie train --help."
         raise ConfigError(f"{group}={choice}: {why}")
+
+
+def _with_recipe(encoder: str) -> str:
+    """Return an experiment that is called after an encoder, to stand before other choices."""
+    name = f"concord_{encoder}"
+    return f"experiment={name}, " if name in _choices_of("experiment") else ""
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:

@@ -14,8 +14,8 @@ from yaml import YAMLError
 
 from coterie.errors import ConfigError
 
-_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
-_PATH_ENDS = (".path", ".root")
+_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output"})
+_PATH_ENDS = (".path", ".root", ".weights")
 """Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
 _ITEMS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 _PLAIN_LIST = re.compile(r"\[([^\[\]{}$]+)\]")

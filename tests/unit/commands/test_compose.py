@@ -458,6 +458,27 @@ def test_what_is_more_than_a_list_is_hydras(text):
         parse([f"data.feature_columns={text}"])
 
 
+@pytest.mark.parametrize("key", ["strategy=fedprox", "personal=['head.*']", "keep_optimizer=true"])
+def test_keys_of_an_own_module_are_told_where_they_go(key):
+    with pytest.raises(
+        ConfigError, match="of a LightningModule of your own; give experiment=light"
+    ):
+        compose("experiment=fedavg_digits", f"method.{key}")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [
+        ("dinov2", "there is no such encoder; give experiment=concord_dinov2, encoder=timm:NAME"),
+        ("vit", "there is no such encoder; give encoder=timm:NAME or encoder=torchvision:NAME"),
+        ("conv5", "there is no such encoder; did you mean conv4"),
+    ],
+)
+def test_encoders_that_are_not_there_are_told_of_those_that_are(encoder, told):
+    with pytest.raises(ConfigError, match=f"^encoder={encoder}: {told}"):
+        compose("experiment=concord_digits", f"encoder={encoder}")
+
+
 @pytest.mark.parametrize("text", ["it's (a), b", "a] b", "5 % #3"])
 def test_other_text_that_is_no_list_needs_no_quotes(text):
     assert parse([f"tracking.wandb.group={text}"])[0].value() == text
