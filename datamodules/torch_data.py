@@ -142,7 +142,8 @@ def _sample(data: Any, row: int, name: str) -> tuple[Samples, Any]:
     where = f"data={name}: sample {row}"
     try:
         given = data[row]
-        found = np.asarray(_content(given))
+        content = _content(given)
+        found = np.asarray(content)
     except Exception as error:  # the user's own code
         raise DataError(f"{where} cannot be read ({reason(error)}).") from error
     if found.ndim not in (1, 2, 3) or not found.size or found.dtype.kind not in "fiub":
@@ -155,21 +156,26 @@ def _sample(data: Any, row: int, name: str) -> tuple[Samples, Any]:
             f"{where} is an image of {found.dtype} in {found.min():g}..{found.max():g}; give "
             "uint8, or numbers in 0..1 without Normalize."
         )
-    return as_samples(found[None], where)[0], class_in(given)
+    label = None if content is given else class_in(given)
+    return as_samples(found[None], where)[0], label
 
 
 def _is_within_one(image: NDArray[Any]) -> bool:
     return image.dtype.kind in "fb" and bool(((image >= 0) & (image <= 1)).all())
 
 
+def _is_whole(part: Any) -> bool:
+    """Return whether a part is a picture, or numbers in a list, tensor or array, and not one."""
+    if isinstance(part, torch.Tensor | np.ndarray):
+        return part.ndim > 0
+    return isinstance(part, Image.Image | list)
+
+
 def _content(sample: Any) -> Any:
     """Return a picture, tensor or array, which a sample is, or has as its first."""
-    parts = sample
-    if isinstance(sample, Mapping):
-        parts = [*sample.values()]
+    parts = [*sample.values()] if isinstance(sample, Mapping) else sample
     if isinstance(parts, tuple | list) and parts:
-        kinds = (torch.Tensor, np.ndarray, Image.Image)
-        sample = next((part for part in parts if isinstance(part, kinds)), parts[0])
+        sample = next((part for part in parts if _is_whole(part)), sample)
     if isinstance(sample, Image.Image):
         return sample if sample.mode in ("L", "RGB") else sample.convert("RGB")
     return sample.detach().cpu() if isinstance(sample, torch.Tensor) else sample

@@ -51,6 +51,7 @@ def picture(row, mode="L"):
         lambda row: (picture(row), LABELS[row]),
         lambda row: {"label": LABELS[row], "image": picture(row)},
         lambda row: {"id": f"n{row}", "x": GREY[row], "y": LABELS[row]},
+        lambda row: {"id": torch.tensor(row), "x": GREY[row], "y": LABELS[row]},
         lambda row: (GREY[row].float() / 255, LABELS[row]),
         lambda row: (GREY[row][:, :, None].double() / 255, str(LABELS[row])),
     ],
@@ -77,6 +78,16 @@ def test_vectors_are_taken_as_they_are():
     points = torch.randn(6, 5, dtype=torch.float64) * 1000
     found = opened(TensorDataset(points))
     assert np.array_equal(found.samples, points.float().numpy())
+
+
+def test_lists_of_numbers_are_vectors():
+    points = [[1, 2], [3, 4]]
+    named = opened(Items(lambda row: {"label": row, "features": points[row]}, 2))
+    plain = opened(Items(lambda row: points[row], 2))
+    assert named.samples.tolist() == plain.samples.tolist()
+    assert plain.labels is None
+    assert named.samples.tolist() == points
+    assert named.labels.tolist() == [0, 1]
 
 
 def test_size_limit_and_split_are_those_of_any_data_set():
