@@ -15,6 +15,7 @@ from scipy.linalg import eigh
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
+from coterie.clustering.blocks import row_blocks
 from coterie.clustering.exact_kmeans import Moments
 from coterie.clustering.lattice import LIMIT, off_lattice, on_lattice, products
 from coterie.config.method import MethodConfig
@@ -96,7 +97,8 @@ class OnExactSums(OnEncoder):
         if client.state is not None:
             return client.state[POINTS]
         project = LatticeProjection(**slots[PROJECTION])
-        return on_lattice(project(off_lattice(self._features(client, slots)))).to(torch.int16)
+        blocks = row_blocks(self._features(client, slots))
+        return torch.cat([on_lattice(project(off_lattice(b))).to(torch.int16) for (b,) in blocks])
 
 
 def sums_phase(

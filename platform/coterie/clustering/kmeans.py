@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from coterie.clustering.blocks import count_not_finite, row_blocks
 from coterie.clustering.faiss_library import load_faiss
 from coterie.clustering.narrow_search import narrow_nearest
 from coterie.errors import DataError
@@ -27,9 +28,6 @@ Metric = Literal["euclidean", "cosine"]
 
 _SHORTEST = 1e-12
 """Length below which `normalize` does not bring a vector to length 1."""
-
-_ROWS = 8192
-"""Rows whose distances to the centroids are held at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +109,7 @@ def counted_means(
     """
     counts = found.assignments.bincount(minlength=len(found.centroids))
     sums = torch.zeros(found.centroids.shape, dtype=torch.float64, device=points.device)
-    blocks = zip(torch.split(points, _ROWS), torch.split(found.assignments, _ROWS), strict=True)
-    for rows, assigned in blocks:
+    for rows, assigned in row_blocks(points, found.assignments):
         sums.index_add_(0, assigned, rows.double())
     means = (sums / counts.clamp_min(1)[:, None]).float()
     return torch.where((counts > 0)[:, None], means, found.centroids), counts
@@ -162,7 +159,7 @@ def _nearest(
         return torch.zeros(len(points), dtype=torch.int64, device=points.device)
     half = (centroids.double().square().sum(dim=1) / 2).float()
     blocks = []
-    for block in torch.split(points, _ROWS):
+    for (block,) in row_blocks(points):
         near, unsure = narrow_nearest(block, centroids, half)
         if bool(unsure.any()):
             near[unsure] = _nearest_in_float64(block[unsure], centroids.double())
@@ -238,8 +235,8 @@ def result_of(
 ) -> KMeansResult:
     """Assign points to centroids, and sum the inertia block by block."""
     assignments = _nearest(points, centroids)
-    pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
-    sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]
+    pairs = row_blocks(points, assignments)
+    sums = [(rows - centroids[near]).double().square_().sum(dim=1) for rows, near in pairs]
     squared = torch.cat(sums)
     inertia = squared if weights is None else squared * weights
     # NumPy's sum: its order does not depend on the number of threads.
@@ -252,7 +249,7 @@ def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
     tensor = torch.as_tensor(values).detach().to(torch.float32)
     if tensor.ndim != 2 or tensor.shape[1] == 0:
         raise DataError(f"{name} of shape {tuple(tensor.shape)}: give vectors of shape (n, d).")
-    bad = int((~torch.isfinite(tensor)).any(dim=1).sum())
+    bad = count_not_finite(tensor)
     if bad:
         raise DataError(
             f"{bad} of {len(tensor)} rows of {name} are not finite: check how they were computed."
@@ -274,7 +271,7 @@ def _unit(points: Float32[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
 def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d"]:
     """Return the points if their squared distances fit float32; infinity would crash FAISS."""
     bad, longest = 0, 0.0
-    for block in torch.split(points, _ROWS):
+    for (block,) in row_blocks(points):
         over = block[~torch.isfinite(4 * block.square().sum(dim=1))]
         if len(over):
             bad, longest = bad + len(over), max(longest, float(over.double().norm(dim=1).max()))

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
 from torch import Tensor
 
+from coterie.clustering.blocks import BLOCK, row_blocks
 from coterie.clustering.narrow_search import narrow_nearest
 from coterie.errors import DataError
 
@@ -20,7 +21,7 @@ UNIT = 2**12
 LIMIT = 2**9
 """Largest magnitude of a value."""
 _ROWS = 4096
-"""Rows whose distances to all centroids are held at a time."""
+"""Rows whose products are summed at a time."""
 
 
 def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
@@ -29,14 +30,22 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     Raises:
         DataError: If a value is not finite, or its magnitude is over 512.
     """
-    steps = rounded(points)
-    largest = float(steps.abs().amax()) if steps.numel() else 0.0
-    if not largest <= LIMIT * UNIT:
-        raise DataError(
-            f"A representation has a value of {largest / UNIT:.3g}: exact sums take at most "
-            f"{LIMIT}; scale the features (data.feature_ranges does so for tables)."
-        )
-    return steps.int()
+    found = torch.empty(points.shape, dtype=torch.int32, device=points.device)
+    for given, out in zip(_pieces(points), _pieces(found), strict=True):
+        steps = rounded(given)
+        largest = float(steps.abs().amax()) if steps.numel() else 0.0
+        if not largest <= LIMIT * UNIT:
+            raise DataError(
+                f"A representation has a value of {largest / UNIT:.3g}: exact sums take at most "
+                f"{LIMIT}; scale the features (data.feature_ranges does so for tables)."
+            )
+        out.copy_(steps)
+    return found
+
+
+def _pieces(values: Shaped[Tensor, "*shape"]) -> Sequence[Shaped[Tensor, "m"]]:
+    """Return blocks of the values in one row after the other, views where they are contiguous."""
+    return torch.split(values.reshape(-1), BLOCK)
 
 
 def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
@@ -71,7 +80,7 @@ def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
 def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[Tensor, "n"]:
     """Return each point's nearest centroid without rounding; ties go to the lowest index."""
     search = _Search(centroids)
-    return torch.cat([search.nearest(part) for part in torch.split(points, _ROWS)])
+    return torch.cat([search.nearest(part) for (part,) in row_blocks(points)])
 
 
 class _Search:
@@ -98,7 +107,7 @@ def cluster_sums(
 ) -> Float64[Tensor, "k d+2"]:
     """Return each cluster's Σ x, Σ ‖x‖² and number of points, exact, in this order of columns."""
     sums = torch.zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
-    for part, to in zip(torch.split(points, _ROWS), torch.split(assigned, _ROWS), strict=True):
+    for part, to in row_blocks(points, assigned):
         sums.index_add_(0, to, _columns(part))
     return sums
 
@@ -109,7 +118,7 @@ def sums_of_starts(
     """Return the `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
     searches = [_Search(start) for start in starts]
     sums = [torch.zeros(len(s.wide), points.shape[1] + 2, dtype=torch.float64) for s in searches]
-    for part in torch.split(points, _ROWS):
+    for (part,) in row_blocks(points):
         columns = _columns(part)
         for found, search in zip(sums, searches, strict=True):
             found.index_add_(0, search.nearest(part), columns)

@@ -30,11 +30,12 @@ def narrow_nearest(
     if not _is_float32(points.device):
         return _nothing_certain(points)
     away = torch.addmm(half, points, centroids.T, alpha=-1)
-    least, near = away.topk(2, dim=1, largest=False)
+    least, near = away.min(dim=1)  # twice, which takes a fifth of the time of `topk`
+    second = away.scatter_(1, near[:, None], torch.inf).amin(dim=1)
     share = (points.shape[1] + 2) * _ROUNDING
     largest = 2 * half.amax() + points.square().sum(dim=1) / 2  # of ‖c‖²/2 + ‖x‖‖c‖
     slack = _SAFETY * 2 * share / (1 - share) * largest
-    return near[:, 0], ~(least[:, 1] - least[:, 0] > slack)
+    return near, ~(second - least > slack)
 
 
 def _is_float32(device: torch.device) -> bool:

@@ -5,12 +5,12 @@ from itertools import combinations
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_f1_score
 
+from coterie.clustering.blocks import count_not_finite
 from coterie.errors import DataError
 
 Floats = NDArray[np.floating]
@@ -51,7 +51,7 @@ def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
             f"{name} labels in {y.min().item()}..{y.max().item()}: give integers in "
             f"0..{classes - 1}."
         )
-    bad = int((~torch.isfinite(x)).any(dim=1).sum())
+    bad = count_not_finite(x)
     if bad:
         raise DataError(
             f"{bad} of {len(x)} {name} features are not finite: check the encoder that made them."

@@ -8,6 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.clustering import blocks
 from coterie.clustering import kmeans as module
 from coterie.clustering.contingency import contingency
 from coterie.clustering.kmeans import KMeansResult, counted_means, kmeans, nearest_centroids
@@ -301,7 +302,7 @@ def test_assign_is_the_slow_search(metric, monkeypatch):
     else:
         expected = ((x[:, None] - centroids[None]) ** 2).sum(-1).argmin(1)
     np.testing.assert_array_equal(nearest_centroids(x, centroids, metric).numpy(), expected)
-    monkeypatch.setattr(module, "_ROWS", 100)
+    monkeypatch.setattr(blocks, "BLOCK", 100 * 64)
     np.testing.assert_array_equal(nearest_centroids(x, centroids, metric).numpy(), expected)
     euclidean = nearest_centroids(x, centroids, "euclidean").numpy()
     assert (metric == "euclidean") == bool((euclidean == expected).all())
@@ -343,7 +344,7 @@ def drawn(rows, features):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_blocks_have_the_bits_of_all_rows_at_once(shape, weighted, monkeypatch):
     points, centroids, weights = drawn(*shape)
-    monkeypatch.setattr(module, "_ROWS", 100)
+    monkeypatch.setattr(blocks, "BLOCK", 100 * shape[1])
     found = module.result_of(points, centroids, weights if weighted else None)
     squared = (points - centroids[found.assignments]).double().square().sum(dim=1)
     whole = squared * weights if weighted else squared
@@ -352,7 +353,7 @@ def test_blocks_have_the_bits_of_all_rows_at_once(shape, weighted, monkeypatch):
 
 def test_no_copy_of_the_data_is_made(monkeypatch):
     points, centroids, weights = drawn(1000, 50)
-    monkeypatch.setattr(module, "_ROWS", 100)
+    monkeypatch.setattr(blocks, "BLOCK", 100 * 50)
     with Largest() as largest:
         module.result_of(points, centroids, weights)
     assert largest.values <= 100 * 50
