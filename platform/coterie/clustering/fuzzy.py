@@ -9,10 +9,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from coterie.clustering.blocks import row_blocks
 from coterie.errors import DataError
-
-_ROWS = 16384
-"""Rows processed at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +113,7 @@ def _pass(
 ) -> _Totals:
     members, powers, largest = centroids.new_zeros(3, len(centroids))
     sums, objective = torch.zeros_like(centroids), 0.0
-    for block in torch.split(points, _ROWS):
+    for (block,) in row_blocks(points):
         rows = block.double()
         products = rows @ centroids.T
         lengths = rows.square().sum(dim=1)[:, None] + centroids.square().sum(dim=1)

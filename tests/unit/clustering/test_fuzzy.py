@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from coterie.clustering import fuzzy
+from coterie.clustering import blocks
 from coterie.clustering.fuzzy import FuzzyMeans, fuzzy_means, memberships
 from coterie.errors import DataError
 
@@ -53,7 +53,7 @@ def test_memberships_are_those_of_the_formula(fuzziness: float) -> None:
 def test_iterations_are_those_of_the_formula(
     fuzziness: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuzzy, "_ROWS", rows)
+    monkeypatch.setattr(blocks, "BLOCK", rows * 64)
     expected = torch.tensor(slow_step(POINTS, CENTROIDS, fuzziness), dtype=torch.float64)
     found = run(POINTS, CENTROIDS, fuzziness=fuzziness)
     torch.testing.assert_close(found.centroids, expected)
