@@ -12,13 +12,16 @@ from torch import Tensor
 
 BLOCK = 2**18
 """Values of a block: 2 MiB in float64."""
+_ON_GPU = 2**23
+"""Values of a block on a GPU, where each block costs the start of its kernels."""
 
 
 def row_blocks(
     points: Shaped[Tensor, "n d"], *others: Shaped[Tensor, "n ..."]
 ) -> Iterator[tuple[Tensor, ...]]:
     """Yield consecutive rows of points, and the same rows of each of the other tensors."""
-    rows = max(1, BLOCK // max(1, points.shape[1]))
+    values = BLOCK if points.device.type == "cpu" else _ON_GPU
+    rows = max(1, values // max(1, points.shape[1]))
     return zip(*(torch.split(each, rows) for each in (points, *others)), strict=True)
 
 
