@@ -78,8 +78,9 @@ class Federation(federation.Federation):
     """Runs one experiment, from a config or from the user's module and data.
 
     Args:
-        config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`; or give
-            `module` and `data`, and any other keys of `OwnRun`.
+        config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`, with
+            `data` if it has data=torch; or give `module` and `data`, and any other keys of
+            `OwnRun`.
         view: Shows progress; by default on the terminal or in the notebook.
         callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
             which follow the Trainer on each client.
