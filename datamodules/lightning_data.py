@@ -20,7 +20,7 @@ from coterie.contract.data import DataArrays
 from coterie.contract.loaders import LoaderSamples, Source, has_length
 from coterie.contract.own_module import own_base
 from coterie.contract.seeds import seeded_everywhere
-from coterie.errors import ConfigError, DataError, reason
+from coterie.errors import ConfigError, CoterieError, DataError, reason
 
 _ATTRIBUTES = ("targets", "labels", "_labels", "y", "label")
 _KEYS = ("label", "labels", "target", "targets", "class", "y")
@@ -149,9 +149,16 @@ def _open(data: Any, batch_size: int | None) -> Source:
 
 
 def _open_module(data: Any) -> Source:
-    data.prepare_data()
-    data.setup("fit")
-    loader = data.train_dataloader()
+    try:
+        data.prepare_data()
+        data.setup("fit")
+        loader = data.train_dataloader()
+    except CoterieError:
+        raise
+    except Exception as error:  # the user's own code
+        raise DataError(
+            f"data: {type(data).__name__} could not be set up ({reason(error)})."
+        ) from error
     if not isinstance(loader, DataLoader):
         raise DataError(
             f"data: train_dataloader of {type(data).__name__} gives a {type(loader).__name__}; "

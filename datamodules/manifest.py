@@ -44,6 +44,8 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*|,0)?")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)([.,]\d*)?([eE][-+]?\d+)?")
 _GAPS = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
 """Texts that programs write for a missing number; a class of other texts may have such a name."""
+_PICTURES = frozenset({"file", "image", "img", "filename", "file_name"})
+"""Names of columns that are hardly left out of a table of measurements."""
 _WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""
@@ -159,7 +161,14 @@ class Manifest(CustomData["Manifest.Config"]):
         """Return whether the samples are columns of numbers, as there are no pictures."""
         names, given = table.schema.names, self.config.picture_column
         usual = given == type(self.config).model_fields["picture_column"].default
-        return usual and given not in names and any(map(is_number, table.schema.types))
+        found = usual and given not in names and any(map(is_number, table.schema.types))
+        listed = [f.name for f in table.schema if f.name in _PICTURES and not is_number(f.type)]
+        if found and listed:
+            raise DataError(
+                f"data.path={self.path}: the column {listed[0]} may be of pictures; give "
+                f"data.picture_column={listed[0]}, or data.feature_columns=[…] for numbers."
+            )
+        return found
 
     def _features(self, table: StoredTable) -> Source:
         """Return the columns of numbers side by side."""

@@ -236,8 +236,7 @@ def feature_matrix(
     Raises:
         DataError: If a cell is empty.
     """
-    for name, values in columns.items():
-        check_filled(path, name, values, start)
+    _check_filled(path, columns, start)
     return np.column_stack([_ranged(values, own.ranges.get(n)) for n, values in columns.items()])
 
 
@@ -250,13 +249,16 @@ def _ranged(values: Any, range_: tuple[float, float] | None) -> NDArray[Any]:
     return (numbers.astype(np.float64) - low) / (high - low)
 
 
-def check_filled(path: Path, name: str, values: Any, start: int) -> None:
-    """Raise a DataError if a cell of a column is empty."""
-    if values.null_count:
-        raise DataError(
-            f"{path}: {name} is empty in one of the rows {start}..{start + len(values) - 1}; "
-            "fill or drop such rows."
-        )
+def _check_filled(path: Path, columns: Mapping[str, Any], start: int) -> None:
+    """Raise a DataError if cells of columns are empty."""
+    gaps = [
+        f"{name} in {values.null_count:,} of {len(values):,} rows (row "
+        f"{start + values.is_null().index(True).as_py():,} first)"
+        for name, values in columns.items()
+        if values.null_count
+    ]
+    if gaps:
+        raise DataError(f"{path}: cells are empty: {listed(gaps)}; fill or drop such rows.")
 
 
 def _is_no_feature(name: str, own: TableColumns) -> bool:
@@ -266,7 +268,7 @@ def _is_no_feature(name: str, own: TableColumns) -> bool:
 
 def _tell_left_out(path: Path, schema: Any, used: Collection[str]) -> None:
     """Warn about columns that look like features: an index, dates, booleans, texts."""
-    known = {*used, *_NO_FEATURES}
+    known = {*used, "label", CLIENT, "cluster", "confidence"}
     left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
     if left:
         _logger.warning(
@@ -333,7 +335,7 @@ def _samples(
         matrix = feature_matrix(path, found, columns.own, start)
         return fitting.array(matrix, f"{path}, columns {listed(columns.names)}")
     values = rows[columns.names[0]]
-    check_filled(path, columns.names[0], values, start)
+    _check_filled(path, {columns.names[0]: values}, start)
     if columns.kind == "list":
         return fitting.array(_matrix(path, columns.names[0], values), str(path))
     if columns.kind == "file":

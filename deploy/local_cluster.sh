@@ -35,6 +35,10 @@ finish() {
     if [ -n "$job" ]; then ray job stop --address "$dashboard" "$job" || true; fi
     for node in "${nodes[@]}"; do kill "$node" 2>/dev/null || true; done
     wait
+    for _ in 1 2 3 4 5; do  # a last process of Ray's may be writing there
+        rm -rf "$folder" 2>/dev/null && return
+        sleep 1
+    done
     rm -rf "$folder"
 }
 trap finish EXIT

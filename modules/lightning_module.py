@@ -59,8 +59,6 @@ _RESTARTS = (
     "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
     "they run over the whole training"
 )
-_LONGEST = 200
-"""Characters of PyTorch's reason why weights do not fit."""
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
@@ -369,7 +367,8 @@ def _load_weights(module: Any, path: str) -> None:
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
-        why = " ".join(str(error).split()[5:])[:_LONGEST].rstrip(".")
+        # "Error(s) in loading state_dict for NAME:", then a line for each problem.
+        why = " ".join(" ".join(str(error).split("\n")[:2]).split()[5:]).rstrip(".")
         raise ConfigError(
             f"{key}={path}: it does not fit {why}; give weights of this class, built with the same "
             "arguments."

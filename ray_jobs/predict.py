@@ -120,6 +120,7 @@ def _predict(arguments: Sequence[str]) -> int:
         **as_trained(data),
     )
     path, columns = given_path("input", config.input), columns_as_trained(data)
+    columns = columns._replace(features=columns.features or tuple(wanted["columns"]))
     stream = open_samples(path, fitting, config.batch_size, config.on_error, columns)
     rows = predict_samples(
         stream.batches,

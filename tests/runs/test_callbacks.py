@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie import Federation, compose
+from coterie import Federation, RunCallback, compose
 from coterie.errors import ConfigError
 from coterie.jobs.train import main
 from tests.builders.callbacks import Both, Diary, Raises, Steps
+from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
 RUN = (*COMMAND, "executor=lightning", "partition.clients=2", "evaluation.every=1")
@@ -121,3 +122,20 @@ def test_it_reaches_the_trainers_in_rays_actors(tmp_path):
     counts = {path.name: path.read_text().split() for path in Path(steps).iterdir()}
     assert str(os.getpid()) not in counts
     assert [count for own in counts.values() for count in own] == ["4"] * 4
+
+
+class Stops(RunCallback):
+    """Ends the run after the first round."""
+
+    def on_round_end(self, record):
+        self.should_stop = record.phase.round == 1
+
+
+def test_one_can_end_the_run_as_completed(tmp_path):
+    config = compose(*RUN, f"run_dir={tmp_path / 'run'}")
+    view = Silent()
+    done = Federation(config, view, callbacks=[Stops()]).run()
+    summary = json.loads((done.run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("completed", 1)
+    assert "A callback ended the run after round 1." in view.notes
+    assert (done.run_dir / "model" / "model.safetensors").exists()

@@ -73,6 +73,10 @@ def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
     given = _given(values)
     directory = _resumed(choices, given)
     if "experiment" not in choices and directory is None:
+        if "resume=true" in overrides and "run_dir" not in given:
+            raise ConfigError(
+                "resume=true: give the folder of the run to go on with as run_dir=DIR."
+            )
         raise ConfigError(_no_experiment())
     try:
         needs_data = needs_data and "data.target" not in given
@@ -262,6 +266,9 @@ def _check_choice(group: str, choice: str) -> None:
             "encoder.target=my_file:Class for another model of Hugging Face (docs/encoders.md), or "
             "encoder=exported encoder.path=FILE for a program of torch.export."
         )
+    if group == "data" and choice not in known and Path(choice).suffix:
+        kind = {".npz": "npz", ".npy": "npz"}.get(Path(choice).suffix, "manifest")
+        raise ConfigError(f"{group}={choice}: a file goes in data={kind} data.path={choice}.")
     if group == "tracking" and choice.startswith("["):
         raise ConfigError(f"{group}={choice}: several loggers go in tracking.loggers={choice}.")
     if ":" in choice and group in COMPONENTS:
@@ -312,7 +319,7 @@ def _compose_groups(choices: dict[str, str], *, needs_data: bool) -> DictConfig:
     if chosen.get("data") is None and needs_data:
         raise ConfigError(
             "data: none is chosen; give data=mnist, or your own pictures with data=class_folders "
-            "data.path=FOLDER (--help lists them)."
+            "data.path=FOLDER, or data=torch for a torch data set (--help lists all)."
         )
     config["experiment"] = stem if recipe is None else f"{stem}_{recipe}"
     return config

@@ -5,6 +5,7 @@ from typing import Any
 
 from coterie.commands.arguments import read_values
 from coterie.commands.compose import read_choice
+from coterie.commands.own_class_keys import with_own_classes
 from coterie.config.component import Component, load_target, target_of
 from coterie.config.loading import load_component, section_model
 from coterie.errors import ConfigError
@@ -18,6 +19,7 @@ def separate_data(
     Raises:
         ConfigError: If none is chosen, or a key is unknown, invalid or refused.
     """
+    arguments = with_own_classes(arguments)
     choices = [argument for argument in arguments if argument.startswith("data=")]
     values = read_values([argument for argument in arguments if argument not in choices])
     given: dict[str, Any] = values.pop("data", {})

@@ -22,6 +22,8 @@ OPTIMIZERS = {
     "fedadagrad": "adagrad",
 }
 """`aggregation.optimizer` of each strategy that concerns the server only, by name."""
+NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
+"""Partitions of rows whatever their classes are."""
 _COMMON = ("module", "arguments", "is_object")
 _DATA = {
     "data=lightning": (*_COMMON, "loader_batch_size", "read_labels"),
@@ -46,17 +48,27 @@ def strategy_keys(name: str) -> dict[str, str]:
     Raises:
         ConfigError: If no strategy is called so.
     """
+    asked, name = name, name.lower()
+    if name in ("fedbn", "fedper"):
+        raise ConfigError(
+            f"strategy={asked}: it keeps layers with their clients, so it is no strategy; give "
+            "personal=[NAMES] of the method."
+        )
     if name in STRATEGIES:
         return {"method.strategy.target": STRATEGIES[name]}
     if name in OPTIMIZERS:
         return {"aggregation.optimizer": OPTIMIZERS[name]}
     if name == "fedavg":
         return {}
-    raise ConfigError(f"strategy={name}: {one_of(name, ('fedavg', *STRATEGIES, *OPTIMIZERS))}")
+    raise ConfigError(f"strategy={asked}: {one_of(name, ('fedavg', *STRATEGIES, *OPTIMIZERS))}")
 
 
 def _written_out(overrides: Sequence[str]) -> Iterator[str]:
     own = next((keys for choice, keys in _DATA.items() if choice in overrides), None)
+    splits = [text.partition("=")[2] for text in overrides if text.startswith("partition=")]
+    given = any(text.startswith("data.read_labels=") for text in overrides)
+    if "data=lightning" in overrides and not given and splits and splits[-1] not in NEED_NO_LABELS:
+        yield "data.read_labels=true"
     for override in overrides:
         key, equals, value = override.partition("=")
         if key == "module":

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from coterie.commands.compose import compose_plain
-from coterie.commands.own_class_keys import strategy_keys
+from coterie.commands.own_class_keys import NEED_NO_LABELS, strategy_keys
 from coterie.config.component import load_target, target_of
 from coterie.config.explain import one_of
 from coterie.config.loading import load_config
@@ -19,8 +19,6 @@ from coterie.contract.own_module import check_module, own_base
 from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
-
-_NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
 class OwnRun(TypedDict, total=False):
@@ -115,7 +113,10 @@ class Federation(federation.Federation):
                 "and data=…."
             )
         elif own.keys() - {"logger", "data"}:
-            raise ConfigError("Federation: give a config, perhaps with data, or a module and data.")
+            raise ConfigError(
+                'Federation: give a config, perhaps of compose(…, "data=torch") and data, or a '
+                "module and data."
+            )
         elif "data" in own:
             config = _with_data(config, own["data"])
         super().__init__(config, view, callbacks, loggers)
@@ -144,7 +145,7 @@ def _config_of(own: OwnRun) -> RunConfig:
     words += [f"cluster={cluster}"] if isinstance(cluster, str) else []
     plain = compose_plain(*words, *_several(own.get("overrides", ())))
     plain["method"] |= {**_method_keys(own), "validation_every": every}
-    plain["data"] |= {"read_labels": choice not in _NEED_NO_LABELS, **_class_of(own["data"])}
+    plain["data"] |= {"read_labels": choice not in NEED_NO_LABELS, **_class_of(own["data"])}
     plain["data"] |= _given(own, "loader_batch_size")
     if several:
         plain["partition"] = {"target": plain["partition"]["target"]}

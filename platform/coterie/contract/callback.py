@@ -14,12 +14,19 @@ class RunCallback:
     """Base of callbacks that follow a whole run; override the hooks that you need.
 
     The hooks are called in the process that drives the run, in the order of events, after the
-    terminal has shown them. They must not change the run. An exception in a hook ends the run.
+    terminal has shown them. They must not change the run. An exception in a hook ends the run as
+    failed. To end it as completed after the present round, set `self.should_stop = True`.
 
     A callback that also has to follow the training on each client inherits from
     `lightning.Callback` too. Its Lightning hooks are called in the process of the client, on a
     fresh copy for each client's training, so the two halves share no state.
+
+    Attributes:
+        should_stop: Whether to end the run after the present round; the final model is then
+            evaluated and saved.
     """
+
+    should_stop: bool = False
 
     def on_run_start(self, experiment: str, details: Mapping[str, str]) -> None:
         """Note that the run begins.

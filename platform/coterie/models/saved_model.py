@@ -39,6 +39,7 @@ class _Input(TypedDict):
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
     dtype: Literal["uint8", "float32"]
     mode: Literal["L", "RGB"] | None
+    columns: list[str]
 
 
 class _Server(TypedDict):
@@ -95,8 +96,9 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     """Return the content of `model.json`.
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
-    training. "classifies" tells whether the clusters are "classes", learned from labels. "outliers"
-    tells whether the output has one column more than "clusters", for samples that belong to none.
+    training, with the columns of their table, if any.
+    "classifies" tells whether the clusters are "classes", learned from labels. "outliers" tells
+    whether the output has one column more than "clusters", for samples that belong to none.
     "head" is "method", "centroids" or "prototypes" (found in the final representations, where the
     method itself does not cluster) or null.
     """
@@ -111,7 +113,12 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "format": FORMAT,
         "version": __version__,
         "round": server.round,
-        "input": {"shape": list(data.shape), "dtype": data.samples.dtype.name, "mode": mode},
+        "input": {
+            "shape": list(data.shape),
+            "dtype": data.samples.dtype.name,
+            "mode": mode,
+            "columns": list(data.features),
+        },
         "dtype": str(parameter_dtype(model)).removeprefix("torch."),
         "features": given.embedding.shape[1],
         "clusters": None if found is None else found.shape[1] - model.outliers,

@@ -99,6 +99,7 @@ class Loop:
     log_failure: Callable[[Phase, ClientFailed], None] = _forget
     participation: Participation | None = None
     aggregation: Pipeline | None = None
+    should_stop: Callable[[], bool] = bool
     has_run: bool = False
     _told: set[int] = field(default_factory=set)
 
@@ -148,6 +149,9 @@ class Loop:
                 measured=self.method.measured(state.server),
             )
             self.commit(state, committed)
+            if phase.ends_round and self.should_stop():
+                self.observer.note(f"A callback ended the run after round {phase.round}.")
+                break
         else:
             self._tell_if_early(state.server.round)
         _check_trained(state)

@@ -2,15 +2,18 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clustering.lattice import LIMIT
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
-from coterie.networks.encoders import EncoderConfig
+from coterie.errors import DataError
+from coterie.execution.node_local_data import is_node_local
+from coterie.networks.encoders import EncoderConfig, Raw
 from coterie.run.checks import cluster_number
 
 _SAMPLES, _EACH = 200, 30
@@ -42,7 +45,7 @@ def doubts(
             "or torchvision:NAME with encoder.download=true, or encoder=pretrained."
         )
     if data.samples.ndim == 2:
-        yield from _unlike(data.samples[:_ROWS], data.features)
+        yield from _unlike(data.samples[:_ROWS], data.features, _ranges(config))
     if load_target(target_of(config.method)).needs_labels and data.test_samples is None:
         yield (
             "The data has no test set, so the final score is that of the samples that are trained "
@@ -63,7 +66,9 @@ def _few(count: int, clusters: int) -> Iterator[str]:
         )
 
 
-def _unlike(rows: NDArray[np.generic], names: Sequence[str]) -> Iterator[str]:
+def _unlike(
+    rows: NDArray[np.generic], names: Sequence[str], ranges: Mapping[str, tuple[float, float]]
+) -> Iterator[str]:
     """Tell of the column that varies most, if the median one varies far less."""
     values = rows.astype(np.float64)
     deviations = values.std(axis=0)
@@ -76,14 +81,57 @@ def _unlike(rows: NDArray[np.generic], names: Sequence[str]) -> Iterator[str]:
     widest = int(deviations.argmax())
     remedy = "bring columns to like scales, the same way at all sites"
     if names:
-        ends = zip(names, values.min(axis=0), values.max(axis=0), strict=True)
-        all_ = [f"{_key(n)}: [{_short(low)}, {_short(high)}]" for n, low, high in ends]
-        ranges = ", ".join(all_ if len(all_) <= _NAMED else [all_[widest], "…"])
-        remedy = f"'data.feature_ranges={{{ranges}}}' brings them to like scales"
+        remedy = f"{_in_ranges(values, names, ranges, widest)} brings them to like scales"
     yield (
         f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
         f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
     )
+
+
+def _in_ranges(
+    values: NDArray[np.float64],
+    names: Sequence[str],
+    ranges: Mapping[str, tuple[float, float]],
+    widest: int,
+) -> str:
+    """Return the key that brings columns to like scales: given ranges, else what was measured."""
+    ends = zip(names, values.min(axis=0), values.max(axis=0), strict=True)
+    pairs = [(name, ranges.get(name, (low, high))) for name, low, high in ends]
+    every = [f"{_key(name)}: [{_short(low)}, {_short(high)}]" for name, (low, high) in pairs]
+    shown = every if len(every) <= _NAMED else [every[widest], "…"]
+    return f"'data.feature_ranges={{{', '.join(shown)}}}'"
+
+
+def check_range(config: RunConfig, data: DataArrays) -> None:
+    """Refuse columns of numbers that the exact sums of a method cannot hold.
+
+    Raises:
+        DataError: If a method of sums takes samples as they are, and one is too large.
+    """
+    raw = isinstance(config.encoder, Raw) and not config.encoder.unit_length
+    if not (raw and type(config.method).sums and data.samples.ndim == 2):
+        return
+    if config.privacy.dp.clip is not None or is_node_local(config):
+        return
+    values = np.asarray(data.samples[:], np.float64)
+    largest = np.abs(values).max(axis=0)
+    widest = int(largest.argmax())
+    if not largest[widest] > LIMIT:
+        return
+    remedy = "bring columns to like scales, the same way at all sites"
+    if data.features:
+        remedy = f"give {_in_ranges(values, data.features, _ranges(config), widest)}"
+    name = data.features[widest] if data.features else f"column {widest + 1}"
+    raise DataError(
+        f"data={data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
+        f"method's exact sums take at most {LIMIT}; {remedy}."
+    )
+
+
+def _ranges(config: RunConfig) -> Mapping[str, tuple[float, float]]:
+    """Return the ranges that the config gives columns of a table."""
+    given: Mapping[str, tuple[float, float]] = getattr(config.data, "feature_ranges", {})
+    return given
 
 
 def _key(name: str) -> str:

@@ -201,6 +201,7 @@ class Session:
             log_failure=FailureLog(self.directory.path / FAILURES, self.view.note).write,
             participation=self.assembly.participation,
             aggregation=self._pipeline,
+            should_stop=lambda: any(each.should_stop for each in self.assembly.callbacks),
         )
         self._loop.run(self.state)
         return self.state, self._recorder

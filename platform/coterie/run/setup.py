@@ -36,6 +36,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
+from coterie.run.doubts import check_range
 from coterie.run.memory import check_round, within_memory
 from coterie.run.own_module_checks import check_own_module
 from coterie.run.vmap_checks import check_vmap
@@ -83,6 +84,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
+    check_range(config, read.arrays)
     check_vmap(config, workload.task)
     method = build_method(config.method, workload.task)
     check_own_module(config, method, read.arrays)

@@ -502,3 +502,47 @@ def test_several_loggers_are_told_their_key():
         ConfigError, match=r"^tracking=\[csv,wandb\]: .*tracking\.loggers=\[csv,wandb"
     ):
         compose("experiment=fedmcc_digits", "tracking=[csv,wandb]")
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ((), False),
+        (("partition=iid",), False),
+        (("partition=dirichlet",), True),
+        (("partition=iid", "partition=k_classes"), True),
+        (("partition=dirichlet", "data.read_labels=false"), False),
+    ],
+)
+def test_classes_are_read_where_the_partition_is_by_class(words, read):
+    own = ("experiment=lightning", "module=a.b:C", "data.target=a.b:D")
+    assert compose_plain(*own, *words)["data"].get("read_labels", False) is read
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["experiment=kmeans", "data=t.csv"],
+            "^data=t.csv: a file goes in data=manifest data.path=t",
+        ),
+        (
+            ["experiment=kmeans", "data=a/x.npz"],
+            "^data=a/x.npz: a file goes in data=npz data.path=a",
+        ),
+        (["resume=true"], "^resume=true: give the folder of the run to go on with as run_dir=DIR"),
+        (
+            ["experiment=lightning", "module=a:B", "data.target=a:C", "method.strategy=FedBN"],
+            r"^strategy=FedBN: it keeps layers .* give personal=\[NAMES\]",
+        ),
+    ],
+)
+def test_what_goes_elsewhere_is_told_where(words, told):
+    with pytest.raises(ConfigError, match=told):
+        compose_plain(*words)
+
+
+def test_a_strategy_may_be_written_as_its_class():
+    own = ("experiment=lightning", "module=a:B", "data.target=a:C")
+    names = [compose_plain(*own, f"method.strategy={name}") for name in ("FedProx", "fedprox")]
+    assert names[0] == names[1]

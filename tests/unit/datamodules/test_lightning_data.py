@@ -1,5 +1,6 @@
 """Data objects of the user's as the engine sees them: rows, and classes to split them by."""
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -132,3 +133,18 @@ def test_a_class_that_is_not_there_is_refused(keys, error, sentence):
 def test_what_is_no_data_is_refused():
     with pytest.raises(DataError, match="int has no rows"):
         arrays(7)
+
+
+class Failing(lightning.LightningDataModule):
+    def setup(self, stage):
+        raise KeyError(stage)
+
+
+class Without(lightning.LightningDataModule):
+    """It has no loaders."""
+
+
+@pytest.mark.parametrize("data", [Failing(), Without()], ids=["setup", "loader"])
+def test_what_a_data_module_raises_is_a_sentence(data):
+    with pytest.raises(DataError, match=f"^data: {type(data).__name__} could not be set up \\("):
+        arrays(data)

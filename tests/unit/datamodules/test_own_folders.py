@@ -409,6 +409,21 @@ def test_features_in_ranges_are_brought_to_like_scales(tmp_path):
     assert found.features == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("name", ["file", "image"])
+def test_a_table_that_lists_files_is_no_table_of_measurements(tmp_path, name):
+    (tmp_path / "x.csv").write_text(f"{name},age\na.png,1\nb.png,2\n")
+    with pytest.raises(DataError, match=f"give data.picture_column={name}, or data.feature_"):
+        arrays(Manifest, tmp_path / "x.csv")
+    found = arrays(Manifest, tmp_path / "x.csv", feature_columns=("age",))
+    assert found.samples.tolist() == [[1], [2]]
+
+
+def test_a_number_that_is_left_out_is_told(tmp_path, caplog):
+    (tmp_path / "x.csv").write_text("id,age\n7,1\n8,2\n")
+    assert arrays(Manifest, tmp_path / "x.csv").samples.tolist() == [[1], [2]]
+    assert "left out of the features: id (" in caplog.text
+
+
 @pytest.mark.parametrize("ends", [(1, 1), (2, 1)])
 def test_ranges_that_are_none_are_refused(tmp_path, ends):
     (tmp_path / "x.csv").write_text("a\n1\n2\n")
@@ -425,7 +440,11 @@ def test_ranges_that_are_none_are_refused(tmp_path, ends):
             {"feature_ranges": {"b": (0, 1)}, "feature_columns": ("a",)},
             "no feature b; its features are a",
         ),
-        ("a,b\n1,\n2,3\n", {}, "b is empty in one of the rows 0..1; fill or drop such rows"),
+        (
+            "a,b,c\n1,,1\n2,3,4\n5,,\n",
+            {},
+            r"cells are empty: b in 2 of 3 rows \(row 0 first\), c in 1 of 3 rows \(row 2 first",
+        ),
         ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type string, and feat"),
         ("a,b\n1,2\n", {"feature_columns": ("c",)}, "it has no column c, which is a feature"),
         ("a,b\n1,2\n", {"picture_column": "c"}, "data.picture_column=c: .* has the columns a, b"),

@@ -147,7 +147,10 @@ def test_a_runs_labels_and_clients_are_no_features():
     [
         ("a,b\n1,2\n", "it has shape (1, 2) and type int64, but the model takes vectors of 3"),
         ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
-        ("a,b,c\n1,2,3\n1,2,nan\n", "c is empty in one of the rows 0..1; fill or drop such rows."),
+        (
+            "a,b,c\n1,2,3\n1,2,nan\n",
+            "cells are empty: c in 1 of 2 rows (row 1 first); fill or drop such rows.",
+        ),
         ("a,b,c\n1,2\n", "it cannot be read ("),
     ],
 )

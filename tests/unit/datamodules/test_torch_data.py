@@ -183,7 +183,7 @@ def test_a_run_takes_an_object(tmp_path):
 def test_an_object_goes_with_its_choice_of_data():
     with pytest.raises(ConfigError, match="data goes with"):
         Federation(compose("experiment=kmeans_digits"), data=Data())
-    with pytest.raises(ConfigError, match="give a config, perhaps with data"):
+    with pytest.raises(ConfigError, match="give a config, perhaps of compose"):
         Federation(compose(*KMEANS), data=Data(), rounds=3)
 
 

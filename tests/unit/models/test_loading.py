@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = 512
 FEW = ["prototypes=30"]
 
+PICTURE = {"shape": [1, 8, 8], "dtype": "uint8", "mode": "L"}
+
 
 @pytest.fixture(scope="module", params=["head", "centroids", "prototypes"])
 def ran(request, finished_run, tmp_path_factory):
@@ -96,7 +98,7 @@ def test_so_does_that_of_a_private_run(choice, keys, tmp_path):
 def test_model_json_says_what_the_model_takes_and_gives(ran):
     described = json.loads((ran.run_dir / "model" / "model.json").read_text())
     assert described["format"] == 1
-    assert described["input"] == {"shape": [1, 8, 8], "dtype": "uint8", "mode": "L"}
+    assert described["input"] == {**PICTURE, "columns": []}
     assert (described["features"], described["clusters"]) == (16, 10)
     assert described["classes"] == [str(digit) for digit in range(10)]
     found = {Centroids: "centroids", UnitPrototypes: "prototypes"}.get(type(ran.model.head))

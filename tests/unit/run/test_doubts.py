@@ -1,10 +1,15 @@
 """What a run says of data and config before it trains."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coterie import DataArrays, compose
-from coterie.run.doubts import collapsed, doubts
+from coterie.datamodules.manifest import Manifest
+from coterie.errors import DataError
+from coterie.networks.encoders import Raw
+from coterie.run.doubts import check_range, collapsed, doubts
 
 
 def told(experiment, samples, *overrides):
@@ -55,6 +60,39 @@ def test_ranges_of_named_columns_are_given(names, ranges):
     (sentence,) = doubts(compose("experiment=kmeans_digits"), data, [np.arange(2)])
     assert f"{names[1]} varies 4," in sentence
     assert f"'data.feature_ranges={ranges}" in sentence
+
+
+def table(samples, ranges=None, experiment="kmeans_digits"):
+    names = tuple("abc"[: samples.shape[1]])
+    data = DataArrays(name="t", samples=samples.astype(np.float32), features=names)
+    given = Manifest.Config(path="t.csv", feature_ranges=ranges or {})
+    return compose(f"experiment={experiment}").model_copy(update={"data": given}), data
+
+
+def test_ranges_that_are_given_stay_in_what_is_proposed():
+    samples = np.array([[0.1, 5, 0], [0.9, 80000, 1]])
+    config, data = table(samples, {"a": (0.0, 100.0)})
+    (sentence,) = doubts(config, data, [np.arange(2)])
+    assert "'data.feature_ranges={a: [0, 100], b: [5, 80000], c: [0, 1]}'" in sentence
+
+
+@pytest.mark.parametrize("experiment", ["kmeans_digits", "concord_digits"])
+def test_columns_that_exact_sums_cannot_hold_are_refused_before_the_run(experiment):
+    config, data = table(np.array([[600.0, 1], [601.0, -700]]), experiment=experiment)
+    config = config.model_copy(update={"encoder": Raw()})
+    told = r"^data=t: b has a value of magnitude 700, .* at most 512; give 'data.feature_ranges={a"
+    with pytest.raises(DataError, match=told):
+        check_range(config, data)
+    with pytest.raises(DataError, match=r"column 2 has a value of magnitude 700.*like scales"):
+        check_range(config, replace(data, features=()))
+
+
+def test_other_columns_and_methods_are_not():
+    config, data = table(np.array([[512.0, 1], [-512.0, 2]]))
+    check_range(config.model_copy(update={"encoder": Raw()}), data)
+    large = replace(data, samples=data.samples * 9)
+    check_range(config.model_copy(update={"encoder": Raw(unit_length=True)}), large)
+    check_range(compose("experiment=fedavg_digits", "encoder=mlp"), large)
 
 
 @pytest.mark.parametrize("deviations", [(1, 50, 2), (0, 0), (7,), (0, 3)])
