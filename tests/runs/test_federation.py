@@ -230,13 +230,16 @@ def test_refused_configs_and_data_exit_with_2_and_one_sentence(
 
 def test_dropped_clients_exit_with_3(tmp_path):
     values = ("partition=iid", "faults.on_client_failure=drop", "evaluation.figures=false")
+    shown = "tracking.progress=lines"
     done = command(
         *SMALL,
         *values,
+        shown,
         "method.target=tests.builders.fails_once:FailsOnce",
         f"run_dir={tmp_path / 'run'}",
     )
     assert done.returncode == 3, done.stdout + done.stderr
+    assert "dropped (failures.log says why), so the exit code is 3." in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert len(summary["failures"]) == 1
     assert "dropped from the phase" in summary["failures"][0]

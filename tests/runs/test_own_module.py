@@ -556,3 +556,17 @@ def test_other_methods_refuse_such_data():
     words = ["experiment=fedavg", "data=lightning", "data.target=tests.builders.own_module:Data"]
     with pytest.raises(ConfigError, match="it is for a module of your own"):
         Federation(compose(*words, "cluster=serial", "encoder=mlp"))
+
+
+class Unscored(Data):
+    """Data without a loader to validate or to test on."""
+
+    val_dataloader = lightning.LightningDataModule.val_dataloader
+    test_dataloader = lightning.LightningDataModule.test_dataloader
+
+
+@pytest.mark.parametrize(("keys", "told"), [({}, 1), ({"holdout": 0.2}, 0)])
+def test_a_module_that_nothing_scores_is_told(tmp_path, keys, told):
+    view = Silent()
+    federated(tmp_path, data=Unscored(), view=view, **keys)
+    assert len([note for note in view.notes if note.startswith("Nothing scored the mod")]) == told

@@ -308,7 +308,12 @@ class Federation:
             row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
         }
         outputs = (*finished.figures, directory.summary, directory.report)
-        for found in (found_in_words(metrics), collapsed(finished.evaluation.assignments)):
+        for found in (
+            found_in_words(metrics),
+            collapsed(finished.evaluation.assignments),
+            self._unscored(metrics),
+            _dropped(session.dropped),
+        ):
             if found:
                 self._view.note(found)
         self._view.finish("completed", scores=scores, outputs=outputs)
@@ -320,6 +325,15 @@ class Federation:
             failures=session.failures,
             exit_code=_DROPPED_EXIT_CODE if session.dropped else 0,
             modules=self._own_modules(session, directory),
+        )
+
+    def _unscored(self, metrics: Mapping[str, Any]) -> str:
+        """Return a sentence if a module of the user's was never scored; "" otherwise."""
+        if metrics or not isinstance(self._assembly.method, FederatesModule):
+            return ""
+        return (
+            "Nothing scored the module; give the data module a validation or test loader, or set "
+            "holdout=0.1."
         )
 
     def _own_modules(self, session: Session, directory: RunDirectory) -> OwnModules | None:
@@ -342,6 +356,14 @@ def _failure(error: BaseException) -> BaseException:
             "remove the exit, and go on with resume=true."
         )
     return error
+
+
+def _dropped(tasks: int) -> str:
+    """Return a sentence on clients that were dropped; "" if none was."""
+    if not tasks:
+        return ""
+    what = "1 task of a client was" if tasks == 1 else f"{tasks:,} tasks of clients were"
+    return f"{what} dropped (failures.log says why), so the exit code is {_DROPPED_EXIT_CODE}."
 
 
 def _refused(session: Session, error: BaseException) -> bool:

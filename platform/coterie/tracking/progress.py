@@ -113,7 +113,8 @@ class Progress:
             return f"loss {losses[-1]:.4f} {spent}" if losses else spent
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
-        change = losses[-1] - sum(losses[:-1]) / (len(losses) - 1)
+        mean = sum(losses[:-1]) / (len(losses) - 1)
+        change = round(losses[-1], 4) - round(mean, 4)
         word = " (falling)" if change < 0 else " (rising)" if change > 0 else ""
         return f"loss {losses[-1]:.4f}{word}"
 

@@ -253,6 +253,13 @@ def test_the_trend_compares_with_the_stages_recent_losses():
     assert "loss 5.0000  clients" in terminal.lines[3]
 
 
+def test_losses_that_look_alike_have_no_trend():
+    terminal = Terminal()
+    for number, loss in enumerate([2.00001, 2.00002], start=1):
+        terminal.round(number, 3.0, loss=loss)
+    assert "loss 2.0000  clients" in terminal.lines[1]
+
+
 def test_the_panel_shows_the_state_in_six_lines_of_eighty_columns():
     terminal = Terminal("live", terminal=True, width=120)
     terminal.view.title = "tiny"
