@@ -53,10 +53,13 @@ class LocalRay:
         )
         self.address: str | None = None
         self._folder: Path | None = None
+        self._rays: dict[int, str] = {}
 
     @classmethod
     def begin(cls) -> "LocalRay":
         """Return the local Ray that runs, and start one if there is none."""
+        if cls.running is not None and cls.running.ended:
+            cls.running.end()  # Ray itself would try for minutes to join it
         if cls.running is None or cls.running.process.poll() is not None:
             cls.running = cls()
         return cls.running
@@ -72,12 +75,19 @@ class LocalRay:
         """
         if self.address is None:
             self.address = self._read(seconds)
+            self._rays = {pid: name for pid, name, _ in self._children()}
         return self.address
 
     @property
     def killed(self) -> bool:
         """Whether the process that keeps Ray was killed, so that Ray runs without it."""
         return (self.process.poll() or 0) < 0
+
+    @property
+    def ended(self) -> str:
+        """Which of Ray's own processes has ended since it was ready; "" if none has."""
+        running = {pid for pid, _, state in self._children() if state != "Z"} if self._rays else ()
+        return next((name for pid, name in self._rays.items() if pid not in running), "")
 
     def end(self) -> None:
         """End Ray without waiting; if the process that keeps it was killed, end it from here."""
