@@ -78,17 +78,22 @@ def test_a_dead_one_is_replaced():
     disconnect()
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["told", "not yet told"])
 @pytest.mark.parametrize("part", ["gcs_server", "raylet", "ray::RuntimeEnvAgent"])
-def test_one_that_has_ended_before_it_was_joined_is_replaced_at_once(part):
+def test_one_that_has_ended_before_it_was_joined_is_replaced_at_once(part, read):
     if LocalRay.running is not None:
         LocalRay.running.end()
     dead = LocalRay.begin()
-    dead.wait(120)
+    address = dead.wait(120)
+    dead.address = address if read else None
+    own = {name: pid for pid, name, _ in dead._children()}
     inner = psutil.Process(dead.process.pid).children(recursive=True)
     next(child for child in inner if part in " ".join(child.cmdline())).kill()
-    ending = time.monotonic() + 60
-    while not dead.ended and time.monotonic() < ending:  # a raylet outlives its agent for seconds
-        time.sleep(0.1)
+    ends = own["gcs_server" if part == "gcs_server" else "raylet"]
+    while any(pid == ends and state != "Z" for pid, _, state in dead._children()):
+        time.sleep(0.1)  # a raylet outlives its agent for seconds
+    if not read:  # its pipe is empty
+        dead._read = lambda seconds: address
     begun = time.monotonic()
     assert connect(ClusterConfig()) is True
     assert time.monotonic() < begun + 45  # Ray itself tries for 60 s, or for minutes

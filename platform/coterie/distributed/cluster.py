@@ -111,6 +111,9 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
     if ForkServer.running is not None:
         local.end_too(ForkServer.running.pid)
     address = local.wait(config.start_timeout_s)
+    if local.ended:  # since it was ready, maybe long ago
+        local = LocalRay.begin()
+        address = local.wait(config.start_timeout_s)
     with private(), _asked_once():
         use_token()
         try:

@@ -19,7 +19,8 @@ from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
 _LOOK_S = 0.5
-_RAYS = frozenset({"gcs_server", "raylet"})
+_RAYS = ("raylet", "gcs_server")
+_PROCESSES = Path("/proc/self")
 
 
 class LocalRay:
@@ -53,7 +54,6 @@ class LocalRay:
         )
         self.address: str | None = None
         self._folder: Path | None = None
-        self._rays: dict[int, str] = {}
 
     @classmethod
     def begin(cls) -> "LocalRay":
@@ -75,7 +75,6 @@ class LocalRay:
         """
         if self.address is None:
             self.address = self._read(seconds)
-            self._rays = {pid: name for pid, name, _ in self._children()}
         return self.address
 
     @property
@@ -86,8 +85,10 @@ class LocalRay:
     @property
     def ended(self) -> str:
         """Which of Ray's own processes has ended since it was ready; "" if none has."""
-        running = {pid for pid, _, state in self._children() if state != "Z"} if self._rays else ()
-        return next((name for pid, name in self._rays.items() if pid not in running), "")
+        if self.address is None or not _PROCESSES.is_dir():
+            return ""
+        running = {name for _, name, state in self._children() if state != "Z"}
+        return next((name for name in _RAYS if name not in running), "")
 
     def end(self) -> None:
         """End Ray without waiting; if the process that keeps it was killed, end it from here."""
