@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -21,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
+from coterie.config.component import Component
+from coterie.config.loading import load_component
 from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import is_index, open_csv
@@ -67,18 +69,25 @@ class TableColumns(NamedTuple):
 
 
 NO_COLUMNS = TableColumns()
-_RANGES: TypeAdapter[Mapping[str, Range]] = TypeAdapter(Mapping[str, Range])
+
+
+class _Ranges(Component):
+    feature_ranges: Mapping[str, Range] = {}
 
 
 def columns_as_trained(data: object) -> TableColumns:
-    """Return the columns that the section `data` of a run's stored config names."""
+    """Return the columns that the section `data` of a run's stored config names.
+
+    Raises:
+        ConfigError: If its ranges are none.
+    """
     keys = data.get("source", data) if isinstance(data, Mapping) else {}
     given = {name: keys.get(f"{name}_column") for name in ("picture", "label", "client")}
     named = {name: column for name, column in given.items() if isinstance(column, str)}
     features = keys.get("feature_columns")
     own = tuple(map(str, features)) if isinstance(features, list | tuple) else ()
-    ranges = keys.get("feature_ranges") or {}
-    return TableColumns(**named, features=own, ranges=_RANGES.validate_python(ranges))
+    ranges = load_component(_Ranges, {"feature_ranges": keys.get("feature_ranges") or {}}, "data.")
+    return TableColumns(**named, features=own, ranges=ranges.feature_ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +146,8 @@ def table_batches(
         raise DataError(f"{path}: it holds no row; give at least one.")
     client = own.client_in(table.schema.names)
     columns = _columns(path, table.schema, own)._replace(client=client, own=own)
+    if columns.kind == "numbers" and (absent := [*filterfalse(columns.names.count, own.ranges)]):
+        raise DataError(f"{path}: it has no feature {absent[0]}, of which the run had a range.")
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
     used = [*columns.names, *filter(None, (client, name))]

@@ -78,6 +78,29 @@ def test_a_dead_one_is_replaced():
     disconnect()
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["told", "not yet told"])
+@pytest.mark.parametrize("part", ["gcs_server", "raylet", "ray::RuntimeEnvAgent"])
+def test_one_that_has_ended_before_it_was_joined_is_replaced_at_once(part, read):
+    if LocalRay.running is not None:
+        LocalRay.running.end()
+    dead = LocalRay.begin()
+    address = dead.wait(120)
+    dead.address = address if read else None
+    own = {name: pid for pid, name, _ in dead._children()}
+    inner = psutil.Process(dead.process.pid).children(recursive=True)
+    next(child for child in inner if part in " ".join(child.cmdline())).kill()
+    ends = own["gcs_server" if part == "gcs_server" else "raylet"]
+    while any(pid == ends and state != "Z" for pid, _, state in dead._children()):
+        time.sleep(0.1)  # a raylet outlives its agent for seconds
+    if not read:  # its pipe is empty
+        dead._read = lambda seconds: address
+    begun = time.monotonic()
+    assert connect(ClusterConfig()) is True
+    assert time.monotonic() < begun + 45  # Ray itself tries for 60 s, or for minutes
+    assert LocalRay.running is not dead
+    disconnect()
+
+
 def test_one_whose_keeper_is_killed_is_told_and_nothing_of_it_stays():
     connect(ClusterConfig())
     local = LocalRay.running
@@ -189,6 +212,23 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(mark, tmp_path, send, numbe
     assert "***" not in told
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
     assert left_of(mark) == []
+
+
+STARTS = """
+import time
+import psutil
+from coterie.distributed.local_ray import LocalRay
+
+head = psutil.Process(LocalRay.begin().process.pid)
+while len(head.children(recursive=True)) < 4:  # gcs_server, raylet and its two agents
+    time.sleep(0.01)
+"""
+
+
+def test_one_that_has_just_started_its_agents_leaves_none(mark):
+    started = begin(mark, "-c", STARTS)
+    assert started.communicate(timeout=120) == ("", "")
+    assert left_of(mark, seconds=10) == []
 
 
 STAYS = """

@@ -125,6 +125,20 @@ def test_weights_to_start_from_are_those_of_a_file(run, tmp_path, form):
     assert torch.equal(again.module.head.weight, run.module.head.weight)
 
 
+def test_a_resumed_run_needs_the_file_that_it_began_with_no_more(tmp_path):
+    file, module = tmp_path / "w.pt", Lit()
+    torch.save(module.state_dict(), file)
+    begun = [f"method.weights={file}"]
+    whole = federated(tmp_path / "whole", rounds=2, overrides=begun)
+    federated(tmp_path / "parts", rounds=1, overrides=begun)
+    file.unlink()
+    without = ["method.weights=null"]
+    found = federated(tmp_path / "parts", rounds=2, overrides=without, resume=True)
+    assert found.module.state_dict().keys() == whole.module.state_dict().keys()
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(found.module.state_dict()[name], value)
+
+
 @pytest.mark.parametrize(
     ("saved", "told"),
     [

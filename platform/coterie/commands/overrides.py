@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import AliasEvent, YAMLError
 
 from coterie.errors import ConfigError
 
@@ -40,7 +41,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     for text in overrides:
         try:
             override = _read(parser, text, sweeps=sweeps)
-        except HydraException as error:
+        except (HydraException, RecursionError) as error:
             raise ConfigError(f"{text}: it cannot be read; {_hint(text)}.") from error
         if override.package is not None:
             raise ConfigError(
@@ -92,6 +93,8 @@ def _mapping(value: str) -> dict[Any, Any]:
     if not value.startswith("{") or "${" in value:
         return {}
     try:
+        if any(isinstance(event, AliasEvent) for event in yaml.parse(value)):
+            return {}  # few letters may stand for any number of values
         found = OmegaConf.to_container(OmegaConf.create(value))
     except (OmegaConfBaseException, YAMLError, ValueError, TypeError):
         return {}

@@ -129,12 +129,12 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
     """
     # A misspelt key often leaves another one missing: report the misspelt one first.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    path = _path(problems[0]["loc"], values)
+    path = _path(problems[0], values)
     key, value = prefix + _dotted(path), problems[0]["input"]
     if problems[0]["type"] == "extra_forbidden":
         return _unknown(key, value, fields)
     # pydantic reports one problem for each type of a union.
-    same = [problem for problem in problems if _path(problem["loc"], values) == path]
+    same = [problem for problem in problems if _path(problem, values) == path]
     reason = _joined([_reason(dict(problem), key, fields) for problem in same], same)
     given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
     ending = "" if reason.endswith((".", "?")) else "."
@@ -150,11 +150,12 @@ def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
     return ", or ".join([reasons[0].rstrip("."), *dict.fromkeys(others)])
 
 
-def _path(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
+def _path(problem: Any, values: Any) -> tuple[int | str, ...]:
     """Return the location of an error without the names that pydantic gives to a union's types."""
-    here, path = values, []
+    here, path, location = values, [], problem["loc"]
+    absent = len(location) if problem["type"] == "missing" else 0
     for number, part in enumerate(location, start=1):
-        if isinstance(here, Mapping) and (part in here or number == len(location)):
+        if isinstance(here, Mapping) and (part in here or number == absent):
             path.append(part)
             here = here.get(part)
         elif isinstance(here, list | tuple) and isinstance(part, int):

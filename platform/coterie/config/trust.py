@@ -19,6 +19,8 @@ _LOGGERS = "tracking.loggers["
 """Keys of loggers that are chosen by class, with any arguments."""
 _MODULE = "module"
 """The key of a user's own module or data, which may name anything that can be called."""
+_SITES = "data.clients"
+"""The key of sites, whose own names may be any text; what it names are paths."""
 _ACCOUNT = "tracking.wandb.entity"
 _PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "cluster.address": ("joins no cluster", ("auto", "local"), "RAY_ADDRESS"),
@@ -149,6 +151,7 @@ def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
         for name, value in values.items():
             inner = f"{key}.{name}" if key else str(name)
             named = inner.rpartition(".")[2] == "target" or (imported and _is_module(inner))
+            named = named and key != _SITES
             if named and isinstance(value, str):
                 yield inner, value
             else:

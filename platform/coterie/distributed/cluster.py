@@ -111,14 +111,37 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
     if ForkServer.running is not None:
         local.end_too(ForkServer.running.pid)
     address = local.wait(config.start_timeout_s)
-    with private():
+    if local.ended:  # since it was ready, maybe long ago
+        local = LocalRay.begin()
+        address = local.wait(config.start_timeout_s)
+    with private(), _asked_once():
         use_token()
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"py_executable": executable} if executable else None,
-        )
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"py_executable": executable} if executable else None,
+            )
+        except (ConnectionError, RuntimeError) as error:
+            if not (local.ended or local.killed):
+                raise
+            what = local.ended or "own process"
+            raise RunError(
+                f"Ray could not be started (its {what} has ended); start again."
+            ) from error
+
+
+@contextmanager
+def _asked_once() -> Iterator[None]:
+    """Have Ray ask for a control process once, for half a minute, and not twenty times."""
+    constants: Any = ray._private.ray_constants
+    before = constants.NUM_REDIS_GET_RETRIES
+    constants.NUM_REDIS_GET_RETRIES = 1
+    try:
+        yield
+    finally:
+        constants.NUM_REDIS_GET_RETRIES = before
 
 
 def disconnect() -> None:

@@ -67,20 +67,26 @@ def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> 
             others.append(os.pidfd_open(int(line)))
     over.set()
     if not ready.is_set():
+        _kill_session()
         os._exit(1)
 
 
 def _end_anyway(folder: SessionFolder, others: list[int]) -> None:
     """End Ray's processes if they do not end in time, such as stopped ones, and this one."""
     time.sleep(_END_S)
+    _kill_session()
+    folder.close()
+    _end(others)
+    os._exit(0)
+
+
+def _kill_session() -> None:
+    """Kill Ray's processes; those whose parent ends first would try for a minute to reach Ray."""
     own = os.getpid()
     for pid in (int(process.name) for process in Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError):  # it has ended
             if pid != own == os.getsid(pid):  # the session that `LocalRay` has made
                 os.kill(pid, signal.SIGKILL)
-    folder.close()
-    _end(others)
-    os._exit(0)
 
 
 def _end(processes: list[int]) -> None:

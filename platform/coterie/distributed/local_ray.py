@@ -19,7 +19,8 @@ from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
 _LOOK_S = 0.5
-_RAYS = frozenset({"gcs_server", "raylet"})
+_RAYS = ("raylet", "gcs_server")
+_PROCESSES = Path("/proc/self")
 
 
 class LocalRay:
@@ -57,6 +58,8 @@ class LocalRay:
     @classmethod
     def begin(cls) -> "LocalRay":
         """Return the local Ray that runs, and start one if there is none."""
+        if cls.running is not None and cls.running.ended:
+            cls.running.end()  # Ray itself would try for minutes to join it
         if cls.running is None or cls.running.process.poll() is not None:
             cls.running = cls()
         return cls.running
@@ -78,6 +81,14 @@ class LocalRay:
     def killed(self) -> bool:
         """Whether the process that keeps Ray was killed, so that Ray runs without it."""
         return (self.process.poll() or 0) < 0
+
+    @property
+    def ended(self) -> str:
+        """Which of Ray's own processes has ended since it was ready; "" if none has."""
+        if self.address is None or not _PROCESSES.is_dir():
+            return ""
+        running = {name for _, name, state in self._children() if state != "Z"}
+        return next((name for name in _RAYS if name not in running), "")
 
     def end(self) -> None:
         """End Ray without waiting; if the process that keeps it was killed, end it from here."""

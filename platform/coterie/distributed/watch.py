@@ -51,6 +51,8 @@ class ClusterWatch:
             raise RunError(
                 "The process that keeps the local Ray was killed; go on with resume=true."
             )
+        if LocalRay.running is not None and LocalRay.running.ended == "raylet":
+            raise RunError("The raylet of the local Ray has ended; go on with resume=true.")
         address = ray.get_runtime_context().gcs_address
         try:
             _ask(address)

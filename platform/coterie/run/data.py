@@ -55,6 +55,7 @@ def read_data(config: RunConfig) -> RunData:
         _refuse_fine_tuning(config)
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)
+        _check_private_silos(config, surveys)
         labelled = all(survey.labelled for survey in surveys)
     else:
         arrays, parts = read_and_split(config)
@@ -109,8 +110,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
 
 def _check_private(config: RunConfig, parts: Sequence[Indices]) -> None:
     """Refuse a sample of several clients where noise protects single samples: it counts in each."""
-    dp = config.privacy.dp
-    if dp.clip is None or not (dp.unit == "sample" or type(config.method).sums):
+    if not _protects_samples(config):
         return
     held = np.bincount(np.concatenate(parts))
     if held.max(initial=0) > 1:
@@ -118,6 +118,24 @@ def _check_private(config: RunConfig, parts: Sequence[Indices]) -> None:
             f"partition: {int((held > 1).sum()):,} samples are with several clients, one of them "
             f"{held.max()} times, and privacy.dp counts each sample once; give each to one client."
         )
+
+
+def _check_private_silos(config: RunConfig, surveys: Sequence[Survey]) -> None:
+    """Refuse clients with the same data, such as two of one path, as `_check_private` does."""
+    first: dict[str, str] = {}
+    for name, found in zip(node_local_names(config), surveys, strict=True):
+        other = first.setdefault(found.digest, name)
+        if other != name and _protects_samples(config):
+            raise ConfigError(
+                f"data.clients: {name} has the same data as {other}, and privacy.dp counts each "
+                "sample once; give each client its own."
+            )
+
+
+def _protects_samples(config: RunConfig) -> bool:
+    """Return whether noise protects single samples."""
+    dp = config.privacy.dp
+    return dp.clip is not None and (dp.unit == "sample" or bool(type(config.method).sums))
 
 
 def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:

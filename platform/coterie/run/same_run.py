@@ -25,6 +25,7 @@ _FREE = frozenset(
         "data.path",
         "data.download",
         "encoder.download",
+        "method.weights",  # with which a checkpoint's run has begun
     }
 )
 """Keys and sections that a resumed run may change: they decide where and how it runs."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.errors import ConfigError
-from coterie.tracking.paths import open_own
+from coterie.tracking.paths import open_own, part_links
 
 LOCK = ".lock"
 """The file in a run directory that is locked; it stays there with the last process id."""
@@ -25,13 +25,27 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: If another run holds the lock.
     """
-    descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    descriptor = _open_locked(folder)
     try:
-        _lock(descriptor, folder)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield
     finally:
+        os.close(descriptor)
+
+
+def _open_locked(folder: Path) -> int:
+    """Open and lock the file that is there, which no other folder has too."""
+    while True:
+        descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            _lock(descriptor, folder)
+            part_links(folder / LOCK)
+            if os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 

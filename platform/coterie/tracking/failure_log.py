@@ -1,11 +1,13 @@
 """`failures.log`: the tracebacks of clients that failed, the first of each kind."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from coterie.contract.phase import Phase
 from coterie.errors import reason
 from coterie.execution.events import ClientFailed
+from coterie.tracking.paths import open_own, part_links
 
 _MOST_BYTES = 1 << 20
 
@@ -33,7 +35,9 @@ class FailureLog:
             return
         told = f"Tracebacks of clients that fail: {self._path}."
         try:
-            with self._path.open("ab") as file:
+            part_links(self._path)
+            descriptor = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(descriptor, "ab") as file:
                 file.write(content)
         except OSError as error:
             told = f"The traceback of a client's failure cannot be written ({reason(error)})."

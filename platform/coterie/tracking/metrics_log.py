@@ -13,7 +13,7 @@ from typing import Any, Literal
 from coterie.config.record_names import RESERVED, Status
 from coterie.config.regular_files import open_regular
 from coterie.errors import ContractError, DataError
-from coterie.tracking.paths import open_own
+from coterie.tracking.paths import open_own, part_links
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +113,7 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        part_links(path)
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.file = os.fdopen(descriptor, "ab", buffering=0)
         self._waiting = b""

@@ -24,6 +24,7 @@ from coterie.config.given_path import given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, reason
 from coterie.tracking.atomic import replacing
+from coterie.tracking.paths import part_links
 
 SECRET_VARIABLE = "COTERIE_NOISE_SECRET"  # noqa: S105 - a name
 """Environment variable with the path of the user's secret; by default in the home."""
@@ -54,6 +55,7 @@ class NoiseFile:
             begun_with = {"salt": salt, "check": _check(_key(secret, salt))}
             with replacing(self.path, private=True) as temporary:
                 temporary.write_text(json.dumps(begun_with) + "\n")
+        part_links(self.path, private=True)
         try:
             with open_regular(self.path) as file:
                 text = file.read().decode("utf-8")

@@ -1,12 +1,16 @@
 """Paths that users give, and folders that runs can write to."""
 
 import os
+import shutil
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from coterie.config.given_path import given_path
 from coterie.errors import ConfigError
+from coterie.tracking.atomic import replacing
 
 ROOT_VARIABLE = "COTERIE_RUNS"
 """Environment variable with the default root of run directories."""
@@ -86,6 +90,18 @@ def open_own(path: Path, flags: int) -> int:
         OSError: If it cannot be opened, or is a link.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def part_links(path: Path, *, private: bool = False) -> None:
+    """Give a file that has other names, as `cp -l` makes them, a copy of its own to be written in.
+
+    What is written in place would change under all of its names, maybe in another run's folder.
+    """
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            with replacing(path, private=private) as temporary:
+                shutil.copyfile(path, temporary, follow_symlinks=False)
 
 
 def make_writable(key: str, path: Path) -> None:

@@ -446,7 +446,15 @@ def test_names_in_a_mapping_may_be_any_text(text, found):
     assert parse([f"data.feature_ranges={text}"])[0].value() == found
 
 
-@pytest.mark.parametrize("text", ["{ü: ", "{ü: [}", "{ü: ${x}}", "{ü: !!python/none x}", "{- ü}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{ü: ", "{ü: [}", "{ü: ${x}}", "{ü: !!python/none x}", "{- ü}"),
+        "{ü: &x [1, 1], a: [*x, *x]}",
+        *("{ü: " + "[" * 3000 + "]" * 3000 + "}", "{a:" * 400 + "1" + "}" * 400),
+    ],
+    ids=lambda text: text[:12],
+)
 def test_what_is_no_mapping_is_told(text):
     with pytest.raises(ConfigError, match="it cannot be read; close brackets and quotes"):
         parse([f"data.feature_ranges={text}"])

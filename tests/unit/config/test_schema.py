@@ -122,6 +122,12 @@ METHOD_PROBLEMS = [
         "method.cohort=x: not a number; give one such as method.cohort=1.0 or not a whole number; "
         "give one such as method.cohort=1 or must be a list in brackets such as method.cohort=[1,2].",
     ),
+    (
+        {"cohort": {"a": 1}},
+        "method.cohort={a:1}: not a number; give one such as method.cohort=1.0 or not a whole "
+        "number; give one such as method.cohort=1 or must be a list in brackets such as "
+        "method.cohort=[1,2].",
+    ),
 ]
 
 

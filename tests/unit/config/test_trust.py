@@ -52,6 +52,13 @@ def test_a_users_module_is_no_function_of_coteries(tmp_path):
     }
 
 
+def test_sites_may_have_the_names_of_keys(tmp_path):
+    sites = {"target": "/data/a", "module": "/data/b"}
+    check_targets({"data": {"target": "coterie.x:Y", "clients": sites}}, tmp_path, ())
+    for where in ({"data": {"source": sites}}, {"clients": sites}, {"data": {"x": [sites]}}):
+        assert "target=/data/a: a stored config imports" in refusal(tmp_path, where)
+
+
 def test_a_part_of_a_package_can_be_trusted(tmp_path):
     check_targets({"target": "mine.nets.small:Net"}, tmp_path, ["mine.nets"])
     assert "add trust=mine" in refusal(tmp_path, {"target": "mine.other:Net"}, ["mine.nets"])

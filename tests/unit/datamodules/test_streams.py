@@ -1,6 +1,7 @@
 """Samples from arrays and tables, batch by batch, fitted to what a model takes; refusals."""
 
 import io
+import re
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -16,7 +17,7 @@ from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.sample_tables import TableColumns, columns_as_trained
 from coterie.datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
 from coterie.datamodules.streams import open_samples
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,27 @@ def test_features_are_in_the_ranges_of_the_run():
     own = columns_as_trained({"feature_ranges": {"a": [10, 30]}})
     stream = open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2, columns=own)
     assert next(stream.batches).samples.tolist() == [[0, 0.5], [0.5, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "told"),
+    [
+        ("wide", "feature_ranges=wide: input should be a valid dictionary"),
+        ({"a": [30, 10]}, "feature_ranges.a=[30,10]: a range goes from its lower to its upper end"),
+        ({"a": {"low": 1}}, "feature_ranges.a={low:1}: must be a list in brackets"),
+        ({"a": [1]}, "feature_ranges.a[1]: a value is needed"),
+    ],
+)
+def test_ranges_of_a_stranger_that_are_none_are_told(ranges, told):
+    with pytest.raises(ConfigError, match=re.escape(f"data.{told}")):
+        columns_as_trained({"feature_ranges": ranges})
+
+
+def test_a_feature_with_a_range_is_not_left_out():
+    Path("x.csv").write_text("A,b\n10,0.5\n20,1.5\n")
+    own = columns_as_trained({"feature_ranges": {"a": [10, 30]}})
+    with pytest.raises(DataError, match=r"x\.csv: it has no feature a, of which the run had a"):
+        open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2, columns=own)
 
 
 def test_the_columns_that_do_not_fit_are_named():

@@ -1,11 +1,13 @@
 """Reading a run's data: what is told about its split."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
-from coterie.run.data import read_and_split
+from coterie.run.data import read_and_split, read_data
 
 KEYS = ("experiment=concord", "data=npz", "encoder=raw", "data.clients=who")
 
@@ -47,3 +49,34 @@ def test_noise_for_single_samples_counts_each_once(own):
 def test_a_sample_may_be_with_several_clients_where_noise_protects_clients_or_nobody():
     read_and_split(compose("experiment=fedavg", "data=digits", *SHARED, *NOISE))
     read_and_split(compose("experiment=kmeans_digits", *SHARED))
+
+
+@pytest.mark.parametrize("path", ["a.npz", "./x/../a.npz", "linked.npz"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        ("experiment=kmeans", "method.clusters=2", "method.restarts=1"),
+        ("experiment=fedavg", "encoder=mlp", "privacy.dp.unit=sample"),
+    ],
+    ids=["sums", "gradients"],
+)
+def test_noise_for_single_samples_counts_those_of_sites_once(tmp_path, monkeypatch, own, path):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name in ("a", "b"):
+        np.savez(f"{name}.npz", samples=draw.normal(size=(8, 3)).astype(np.float32), labels=[0] * 8)
+    Path("x").mkdir()
+    Path("linked.npz").symlink_to("a.npz")
+    source = "data.source={target: coterie.datamodules.npz:NPZ}"
+    keys = (*own, "data=node_local", "cluster=serial", source)
+    read_data(compose(*keys, *NOISE, "data.clients={a: a.npz, b: b.npz}"))
+    with pytest.raises(ConfigError, match=r"^data\.clients: b has the same data as a, and privacy"):
+        read_data(compose(*keys, *NOISE, f"data.clients={{a: a.npz, b: {path}}}"))
+
+
+def test_sites_may_have_the_same_data_where_nobody_is_protected(tmp_path):
+    np.savez(tmp_path / "a.npz", samples=np.eye(8, dtype=np.float32), labels=[0] * 8)
+    same = f"data.clients={{a: {tmp_path / 'a.npz'}, b: {tmp_path / 'a.npz'}}}"
+    source = "data.source={target: coterie.datamodules.npz:NPZ}"
+    keys = ("experiment=kmeans", "method.clusters=2", "data=node_local", "cluster=serial", source)
+    assert len(read_data(compose(*keys, same)).parts) == 2

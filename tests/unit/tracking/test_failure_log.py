@@ -30,6 +30,15 @@ def test_the_first_of_each_kind_is_written_and_told_once(tmp_path: Path) -> None
     assert notes == [f"Tracebacks of clients that fail: {tmp_path / 'failures.log'}."]
 
 
+def test_a_copy_by_hard_links_is_written_alone(tmp_path: Path) -> None:
+    path, other = tmp_path / "failures.log", tmp_path / "other.log"
+    other.write_text("other\n")
+    path.hardlink_to(other)
+    FailureLog(path, lambda note: None).write(PHASE, failed(1, "line 1\nValueError: of client 1"))
+    assert other.read_text() == "other\n"
+    assert path.read_text().startswith("other\nround 3, training: client 1")
+
+
 def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
     path = tmp_path / "failures.log"
     for _ in range(2):  # a resumed run appends

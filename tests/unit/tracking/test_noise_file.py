@@ -48,6 +48,18 @@ def test_a_sum_that_a_full_disk_cuts_off_is_not_released(tmp_path):
     assert file.open(begun=True) == (key, [ONE, TWO])
 
 
+def test_a_copy_by_hard_links_spends_for_itself_alone(tmp_path):
+    file, copy = NoiseFile(tmp_path / "noise.jsonl"), NoiseFile(tmp_path / "copy.jsonl")
+    key, _ = file.open(begun=False)
+    file.append(ONE)
+    copy.path.hardlink_to(file.path)
+    copy.open(begun=True)
+    copy.append(TWO)
+    assert file.open(begun=True) == (key, [ONE])
+    assert copy.open(begun=True) == (key, [ONE, TWO])
+    assert stat.S_IMODE(copy.path.stat().st_mode) == 0o600
+
+
 def test_a_strangers_key_hides_nothing_and_is_refused(tmp_path, monkeypatch):
     file = NoiseFile(tmp_path / "noise.jsonl")
     monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "strangers"))

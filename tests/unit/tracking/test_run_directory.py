@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -17,6 +18,7 @@ from coterie.errors import ConfigError
 from coterie.tracking import paths, run_directory
 from coterie.tracking.atomic import temporary_name, write_text_atomically
 from coterie.tracking.claim import claimed
+from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.paths import check_contained
 from coterie.tracking.run_directory import RunDirectory
 
@@ -250,3 +252,24 @@ def test_a_trackers_links_inside_of_the_run_stay(tmp_path, place):
     (wandb / "up").symlink_to("/var/log")
     with pytest.raises(ConfigError, match=r"wandb/up is a link"):
         check_contained("run_dir", tmp_path)
+
+
+def test_what_a_copy_by_hard_links_writes_is_its_own(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    (one / ".lock").write_text("7\n")
+    (one / "metrics.jsonl").write_text(before := '{"round": 1}\n')
+    shutil.copytree(one, other, copy_function=os.link)
+    with claimed(other), claimed(one):  # of a run each
+        MetricsLog(other / "metrics.jsonl").truncate_to(0)
+        with pytest.raises(ConfigError, match="another run"), claimed(other):
+            pass
+    assert (one / "metrics.jsonl").read_text() == before
+    assert (other / "metrics.jsonl").read_text() == ""
+
+
+def test_a_lock_that_has_another_name_still_locks(tmp_path):
+    with claimed(tmp_path):
+        os.link(tmp_path / ".lock", tmp_path / "other")
+        with pytest.raises(ConfigError, match="another run"), claimed(tmp_path):
+            pass
