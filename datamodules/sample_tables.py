@@ -147,7 +147,7 @@ def table_batches(
     client = own.client_in(table.schema.names)
     columns = _columns(path, table.schema, own)._replace(client=client, own=own)
     if columns.kind == "numbers" and (absent := [*filterfalse(columns.names.count, own.ranges)]):
-        raise DataError(f"{path}: it has no feature {absent[0]}, of which the run had a range.")
+        raise DataError(f"{path}: it has no feature {absent[0]}, which the run had; add it.")
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
     used = [*columns.names, *filter(None, (client, name))]

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-# `python -m` puts the current folder first on the path, where a stranger's file would take the
-# place of an installed package. A user's own method is found there all the same.
+# `python -m` puts the current folder on the path, where a stranger's file would be imported for an
+# installed package, or for one that a library looks for. A class that a config names is found
+# there all the same (`config/component.py`).
 if sys.path and sys.path[0] == str(Path.cwd()):
-    sys.path.append(sys.path.pop(0))
+    del sys.path[0]

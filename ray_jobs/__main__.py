@@ -1,7 +1,6 @@
 """The command `coterie`: `coterie train …` runs `coterie.jobs.train`, and so on."""
 
 import ast
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +17,6 @@ _FOLDER = Path(__file__).parent
 
 def main() -> NoReturn:
     """Run the command that the first argument names, with the other arguments."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # where a user's own method is found
     run_program(_main)
 
 

@@ -248,6 +248,7 @@ def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
     "package",
     [
         "coterie",
+        "z3",  # which PyTorch looks for, and which is not installed
         *(pytest.param(p, marks=pytest.mark.slow) for p in ("torch", "yaml")),
     ],
 )

@@ -7,8 +7,10 @@ encoder is thus named by its path, without a registry.
 
 import importlib
 import re
+import sys
 from collections.abc import Collection, Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self
 
@@ -139,7 +141,7 @@ def load_target(target: str) -> Any:
             form = ":".join(target.rsplit(".", 1))
         raise ConfigError(f"target={show(target)}: write it as {form}.")
     try:
-        module = importlib.import_module(module_name)
+        module = _imported(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"target={target}: no module {error.name!r}; check the path.") from error
     found: Any = module
@@ -157,6 +159,35 @@ def load_target(target: str) -> Any:
     if home.partition(".")[0] not in {module_name.partition(".")[0], "coterie"}:
         raise ConfigError(f"target={target}: it is defined in {home}; name it there.")
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module, if need be from the current folder.
+
+    Only then is that folder searched, and last: libraries look for modules that are not installed,
+    and a stranger's file would take their place.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = _current_folder()
+        if error.name != name.partition(".")[0] or here in ("", *sys.path):
+            raise
+        sys.path.append(here)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as again:
+            if again.name == error.name:
+                sys.path.remove(here)
+            raise
+
+
+def _current_folder() -> str:
+    """Return the current folder; "" if it is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def config_model(target: str, remedy: str = NESTED) -> type[Component]:

@@ -86,7 +86,7 @@ def test_ranges_of_a_stranger_that_are_none_are_told(ranges, told):
 def test_a_feature_with_a_range_is_not_left_out():
     Path("x.csv").write_text("A,b\n10,0.5\n20,1.5\n")
     own = columns_as_trained({"feature_ranges": {"a": [10, 30]}})
-    with pytest.raises(DataError, match=r"x\.csv: it has no feature a, of which the run had a"):
+    with pytest.raises(DataError, match=r"x\.csv: it has no feature a, which the run had; add it"):
         open_samples(Path("x.csv"), Fitting((2,), images=False, mode=None), 2, columns=own)
 
 
