@@ -21,6 +21,8 @@ _PATH_ENDS = (".path", ".root", ".weights")
 _ITEMS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 _PLAIN_LIST = re.compile(r"\[([^\[\]{}$]+)\]")
 """A list without lists in it, and what stands between its commas."""
+_LONGEST = 200
+"""Characters of a refused override that are shown."""
 _STRUCTURE = tuple("'\"[{(")
 """First characters of values that are more than a text, for which Hydra's error message is
 shown."""
@@ -42,7 +44,8 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
         try:
             override = _read(parser, text, sweeps=sweeps)
         except (HydraException, RecursionError) as error:
-            raise ConfigError(f"{text}: it cannot be read; {_hint(text)}.") from error
+            shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            raise ConfigError(f"{shown}: it cannot be read; {_hint(text)}.") from error
         if override.package is not None:
             raise ConfigError(
                 f"{text}: a section cannot be renamed; leave @{override.package} out."

@@ -460,6 +460,12 @@ def test_what_is_no_mapping_is_told(text):
         parse([f"data.feature_ranges={text}"])
 
 
+def test_a_long_override_is_cut_in_its_error():
+    with pytest.raises(ConfigError) as told:
+        parse([f"seed=[{'9' * 5000}"])
+    assert len(str(told.value)) < 400
+
+
 @pytest.mark.parametrize("text", ["[ü", "[ü,[a]]", "[${x},ü]", "[ü,{a: b}]"])
 def test_what_is_more_than_a_list_is_hydras(text):
     with pytest.raises(ConfigError, match="it cannot be read; close brackets and quotes"):
