@@ -45,7 +45,7 @@ _DECIMAL = re.compile(r"-?(0|[1-9]\d*)([.,]\d*)?([eE][-+]?\d+)?")
 _GAPS = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
 """Texts that programs write for a missing number; a class of other texts may have such a name."""
 _PICTURES = frozenset({"file", "image", "img", "filename", "file_name"})
-"""Names of columns that are hardly left out of a table of measurements."""
+"""Names of columns that are likely of pictures."""
 _WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""
@@ -162,11 +162,11 @@ class Manifest(CustomData["Manifest.Config"]):
         names, given = table.schema.names, self.config.picture_column
         usual = given == type(self.config).model_fields["picture_column"].default
         found = usual and given not in names and any(map(is_number, table.schema.types))
-        listed = [f.name for f in table.schema if f.name in _PICTURES and not is_number(f.type)]
-        if found and listed:
+        likely = [f.name for f in table.schema if f.name in _PICTURES and not is_number(f.type)]
+        if found and likely:
             raise DataError(
-                f"data.path={self.path}: the column {listed[0]} may be of pictures; give "
-                f"data.picture_column={listed[0]}, or data.feature_columns=[…] for numbers."
+                f"data.path={self.path}: the column {likely[0]} may be of pictures; give "
+                f"data.picture_column={likely[0]}, or data.feature_columns=[…] for numbers."
             )
         return found
 

@@ -342,8 +342,7 @@ def _samples(
     path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
 ) -> NDArray[np.generic]:
     if columns.kind == "numbers":
-        found = {name: rows[name] for name in columns.names}
-        matrix = feature_matrix(path, found, columns.own, start)
+        matrix = feature_matrix(path, {n: rows[n] for n in columns.names}, columns.own, start)
         return fitting.array(matrix, f"{path}, columns {listed(columns.names)}")
     values = rows[columns.names[0]]
     _check_filled(path, {columns.names[0]: values}, start)

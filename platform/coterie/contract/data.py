@@ -79,6 +79,7 @@ class Survey:
         classes: Names of its classes; empty without labels.
         labelled: Whether every sample has a label.
         digest: Of the whole of it, so that a resumed run sees that it has changed.
+        features: Names of the features of vectors; empty if unknown.
     """
 
     size: int
@@ -87,6 +88,7 @@ class Survey:
     classes: tuple[str, ...]
     labelled: bool
     digest: str = ""
+    features: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: DataArrays) -> "Survey":
@@ -102,6 +104,7 @@ class Survey:
             classes=names,
             labelled=labelled,
             digest=data_digest(data),
+            features=data.features,
         )
 
 

@@ -99,7 +99,7 @@ class Loop:
     log_failure: Callable[[Phase, ClientFailed], None] = _forget
     participation: Participation | None = None
     aggregation: Pipeline | None = None
-    should_stop: Callable[[], bool] = bool
+    should_stop: Callable[[], bool] = lambda: False
     has_run: bool = False
     _told: set[int] = field(default_factory=set)
 

@@ -14,7 +14,7 @@ from coterie.contract.data import DataArrays, DataModule, Indices, Partition, Su
 from coterie.contract.data_checks import check_data
 from coterie.contract.method import Task
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, listed
 from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.sampling import labelled_rows
 from coterie.execution.node_local_data import NodeLocalData, is_node_local, node_local_names
@@ -222,6 +222,12 @@ def arrays_of_silos(
                 f"{names[0]} {first.dtype} of {first.shape}; make them alike, for images with "
                 "data.source.size and mode."
             )
+        if found.features != first.features:
+            raise DataError(
+                f"client {name} has the features {listed(found.features)}, client {names[0]} "
+                f"{listed(first.features)}; name them alike, in one order, with "
+                "data.source.feature_columns."
+            )
         if not found.size:
             raise DataError(f"client {name} has no sample; add some, or take it out.")
     ends = np.cumsum([found.size for found in surveys])
@@ -231,6 +237,7 @@ def arrays_of_silos(
         samples=np.broadcast_to(np.zeros((), dtype=first.dtype), shape),
         classes=tuple(sorted({name for found in surveys for name in found.classes})),
         owner_names=names,
+        features=first.features,
     )
     starts = [0, *ends[:-1]]
     return data, [np.arange(s, e, dtype=np.int64) for s, e in zip(starts, ends, strict=True)]

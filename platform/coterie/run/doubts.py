@@ -11,6 +11,7 @@ from coterie.clustering.lattice import LIMIT
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
+from coterie.contract.samples import StreamedSamples
 from coterie.errors import DataError
 from coterie.execution.node_local_data import is_node_local
 from coterie.networks.encoders import EncoderConfig, Raw
@@ -81,7 +82,8 @@ def _unlike(
     widest = int(deviations.argmax())
     remedy = "bring columns to like scales, the same way at all sites"
     if names:
-        remedy = f"{_in_ranges(values, names, ranges, widest)} brings them to like scales"
+        lows, highs = values.min(axis=0), values.max(axis=0)
+        remedy = f"{_in_ranges(lows, highs, names, ranges, widest)} brings them to like scales"
     yield (
         f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
         f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
@@ -89,13 +91,14 @@ def _unlike(
 
 
 def _in_ranges(
-    values: NDArray[np.float64],
+    lows: NDArray[np.floating],
+    highs: NDArray[np.floating],
     names: Sequence[str],
     ranges: Mapping[str, tuple[float, float]],
     widest: int,
 ) -> str:
     """Return the key that brings columns to like scales: given ranges, else what was measured."""
-    ends = zip(names, values.min(axis=0), values.max(axis=0), strict=True)
+    ends = zip(names, lows, highs, strict=True)
     pairs = [(name, ranges.get(name, (low, high))) for name, low, high in ends]
     every = [f"{_key(name)}: [{_short(low)}, {_short(high)}]" for name, (low, high) in pairs]
     shown = every if len(every) <= _NAMED else [every[widest], "…"]
@@ -113,14 +116,16 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
         return
     if config.privacy.dp.clip is not None or is_node_local(config):
         return
-    values = np.asarray(data.samples[:], np.float64)
-    largest = np.abs(values).max(axis=0)
+    if isinstance(data.samples, StreamedSamples):
+        return  # to read all of them takes long; a client refuses them
+    lows, highs = data.samples.min(axis=0), data.samples.max(axis=0)
+    largest = np.maximum(-lows, highs)
     widest = int(largest.argmax())
     if not largest[widest] > LIMIT:
         return
     remedy = "bring columns to like scales, the same way at all sites"
     if data.features:
-        remedy = f"give {_in_ranges(values, data.features, _ranges(config), widest)}"
+        remedy = f"give {_in_ranges(lows, highs, data.features, _ranges(config), widest)}"
     name = data.features[widest] if data.features else f"column {widest + 1}"
     raise DataError(
         f"data={data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "

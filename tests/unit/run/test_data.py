@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.errors import ConfigError
+from coterie.contract.data import DataArrays, Survey
+from coterie.errors import ConfigError, DataError
+from coterie.run import data as data_module
 from coterie.run.data import read_and_split, read_data
 
 KEYS = ("experiment=concord", "data=npz", "encoder=raw", "data.clients=who")
@@ -80,3 +82,17 @@ def test_sites_may_have_the_same_data_where_nobody_is_protected(tmp_path):
     source = "data.source={target: coterie.datamodules.npz:NPZ}"
     keys = ("experiment=kmeans", "method.clusters=2", "data=node_local", "cluster=serial", source)
     assert len(read_data(compose(*keys, same)).parts) == 2
+
+
+def test_sites_with_other_columns_or_in_another_order_are_refused(monkeypatch):
+    monkeypatch.setattr(data_module, "node_local_names", lambda config: ("oslo", "rome"))
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    sites = [
+        Survey.of(DataArrays(name="t", samples=rows, features=names))
+        for names in (("age", "pulse"), ("pulse", "age"))
+    ]
+    config = compose("experiment=kmeans_digits")
+    with pytest.raises(DataError, match="client rome has the features pulse, age, client oslo age"):
+        data_module.arrays_of_silos(config, sites)
+    both, _ = data_module.arrays_of_silos(config, [sites[0], sites[0]])
+    assert both.features == ("age", "pulse")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie import DataArrays, compose
+from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.manifest import Manifest
 from coterie.errors import DataError
 from coterie.networks.encoders import Raw
@@ -149,3 +150,9 @@ def test_clusters_that_collapsed_into_one_are_told(assignments, said):
     assert found.startswith(said)
     assert bool(found) == bool(said)
     assert collapsed(None) == ""
+
+
+def test_the_range_of_streamed_samples_is_left_to_clients():
+    config, data = table(np.array([[600.0, 1], [601.0, -700]]))
+    streamed = StreamedSamples(shape=(2, 2), dtype=np.dtype(np.float32), read=lambda rows: 1 / 0)
+    check_range(config.model_copy(update={"encoder": Raw()}), replace(data, samples=streamed))
