@@ -85,6 +85,33 @@ def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path
     assert summary(tmp_path / "run")["privacy"] == known["privacy"]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(FEDAVG, id="clients"),
+        pytest.param((*FEDAVG, "participation.fraction=0.5"), id="half of them"),
+        pytest.param(SAMPLE, id="samples"),
+        pytest.param(KMEANS, id="sums"),
+    ],
+)
+def test_a_budget_without_noise_tells_the_least_that_pays_for_all_rounds(keys, tmp_path):
+    rest = (key for key in keys if "noise_multiplier" not in key)
+    asked = (*rest, "privacy.dp.budget=5", "privacy.dp.clip=0.01")
+    with pytest.raises(ConfigError, match=r"budget=5: all . rounds at δ=1e-05 need") as told:
+        train(tmp_path / "refused", *asked)
+    noise = float(str(told.value).partition("noise_multiplier=")[2].partition(";")[0])
+    _, notes = train(tmp_path / "run", *asked, f"privacy.dp.noise_multiplier={noise}")
+    assert not [note for note in notes if "Ended before" in note]
+    assert summary(tmp_path / "run")["rounds"] == int(str(told.value).split()[2])
+    assert 4.9 < summary(tmp_path / "run")["privacy"]["epsilon"] <= 5
+
+
+def test_a_budget_that_ends_the_run_early_tells_the_noise_that_would_not(tmp_path, caplog):
+    keys = (*FEDAVG, "privacy.dp.noise_multiplier=2")
+    train(tmp_path, *keys, f"privacy.dp.budget={1.01 * epsilon(2, 2.0, 1e-5)}")
+    assert "ends the run after round 2; for all 4 rounds it needs" in caplog.text
+
+
 def test_training_that_protects_samples_pays_for_each_epoch(tmp_path):
     budget = epsilon(4, 2.0, 1e-5) + 0.01
     _, notes = train(tmp_path / "run", *SAMPLE, f"privacy.dp.budget={budget}")
@@ -354,9 +381,9 @@ def test_moon_protects_samples_too(tmp_path):
             "privacy.dp.delta=0.4: with 5 clients a mechanism",
         ),
         ("fedavg", (*NOISE, "privacy.dp.budget=0.5"), "privacy.dp.budget=0.5: a single sum spends"),
-        ("fedavg", NOISE[:1], "clip=0.05: give noise_multiplier too"),
+        ("fedavg", NOISE[:1], "clip=0.05: give noise_multiplier too, or a budget"),
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
-        ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip and noise_multiplier too"),
+        ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip too"),
         ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
         (
             "concord",

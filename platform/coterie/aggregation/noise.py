@@ -261,7 +261,7 @@ class Noise(Stage):
     def _cost(self, spent: Collection[Spent]) -> float:
         """Return the ε of the client that took part most often; no data decides who takes part."""
         asked = Counter(chain.from_iterable(entry.clients for entry in spent))
-        assert self._dp.noise_multiplier is not None  # as there is a clip
+        assert self._dp.noise_multiplier is not None  # else `check_noise` refuses
         releases = self._epochs * max(asked.values(), default=0)
         return epsilon(releases, self._dp.noise_multiplier, self._dp.delta)
 

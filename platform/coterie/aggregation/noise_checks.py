@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from fractions import Fraction
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,7 +15,7 @@ from coterie.aggregation.stage import Start, besides_sums
 from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
-from coterie.contract.accounting import epsilon
+from coterie.contract.accounting import epsilon, noise_for
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError
@@ -48,6 +49,7 @@ def check_noise(start: Start) -> None:
             "each client; choose a method without groups, such as fedavg."
         )
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
+    _check_budget(start)
     for found in bounds:
         sigma(dp, STEPS if found is None else found.steps)
     bound = bounds[0]
@@ -61,6 +63,45 @@ def check_noise(start: Start) -> None:
         _check_numbers(dp, len(start.sizes), "clients", 1)
     else:
         _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
+
+
+def _check_budget(start: Start) -> None:
+    """Tell which noise a budget needs for all coming rounds, if it has none or too little.
+
+    Raises:
+        ConfigError: If there is no noise.
+    """
+    config, dp = start.config, start.config.privacy.dp
+    if dp.budget is None:
+        return
+    each, asked, paid = sums_a_phase(config), Counter[int](), 0
+    for phase in start.phases():
+        if phase.up:
+            asked.update(start.clients(phase))
+        most = each * max(asked.values(), default=0)
+        if dp.noise_multiplier and epsilon(most, dp.noise_multiplier, dp.delta) <= dp.budget:
+            paid = phase.round
+    if not asked or paid == phase.round:
+        return
+    needed = _rounded_up(noise_for(dp.budget, dp.delta) * math.sqrt(most))
+    rounds = "the one round" if phase.round == 1 else f"all {phase.round} rounds"
+    if dp.noise_multiplier is None:
+        raise ConfigError(
+            f"privacy.dp.budget={dp.budget:g}: {rounds} at δ={dp.delta:g} need "
+            f"privacy.dp.noise_multiplier={needed}; give it."
+        )
+    if paid:
+        _logger.warning(
+            "privacy.dp.budget=%g ends the run after round %d; for %s it needs "
+            "privacy.dp.noise_multiplier=%s.",
+            *(dp.budget, paid, rounds, needed),
+        )
+
+
+def _rounded_up(number: float) -> str:
+    """Return a number above 0 with three digits that count, not below it."""
+    step = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / step) * step:.4g}"
 
 
 def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
@@ -100,7 +141,7 @@ def sigma(config: DPConfig, steps: int) -> int:
     Raises:
         ConfigError: If no noise is so large.
     """
-    assert config.noise_multiplier is not None  # as there is a clip
+    assert config.noise_multiplier is not None  # else `check_noise` refuses
     found = math.ceil(Fraction(config.noise_multiplier) * steps)
     if found > LARGEST:
         raise ConfigError(
@@ -121,7 +162,7 @@ def sums_a_phase(config: RunConfig) -> int:
 def _tell_if_drowned(start: Start) -> None:
     """Warn where a round's noise leaves nothing of the clients' updates."""
     dp, phase = start.config.privacy.dp, next(start.phases())
-    assert dp.noise_multiplier is not None  # as there is a clip
+    assert dp.noise_multiplier is not None  # else `check_noise` refuses
     sizes = [tensor.numel() for slot in phase.up for tensor in start.server.slots[slot].values()]
     clients = start.cohort(phase)
     length = dp.noise_multiplier * math.sqrt(sum(sizes)) / clients
@@ -150,7 +191,7 @@ def _check_numbers(dp: DPConfig, units: int, of: str, sums: int) -> None:
             f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} a mechanism with this δ may "
             f"publish one of them in full; give less than {1 / units:.1g}."
         )
-    assert dp.noise_multiplier is not None  # there is a clip
+    assert dp.noise_multiplier is not None  # else `_check_budget` refuses
     once = epsilon(sums, dp.noise_multiplier, dp.delta)
     if dp.budget is not None and once > dp.budget:
         one = "sum" if sums == 1 else "round"

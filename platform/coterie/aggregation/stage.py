@@ -35,6 +35,7 @@ class Start:
         shape: A sample's shape.
         sizes: Client to its number of samples.
         cohort: Gives the number of clients that a phase takes, if none drops out.
+        clients: Gives the clients that take part in a phase.
     """
 
     config: RunConfig
@@ -43,6 +44,7 @@ class Start:
     shape: tuple[int, ...]
     sizes: Mapping[int, int]
     cohort: Callable[[Phase], int]
+    clients: Callable[[Phase], Collection[int]]
 
     def phases(self) -> Iterator[Phase]:
         """Return the coming phases, as far as they do not depend on clients' answers."""

@@ -26,7 +26,8 @@ class DPConfig(Component):
     noise; null: no differential privacy."""
     noise_multiplier: Annotated[float, Field(ge=1e-2, le=2000)] | None = None
     """Standard deviation of the noise in each coordinate of a sum, as a multiple of the largest
-    change that one client or sample can make to the sum."""
+    change that one client or sample can make to the sum. With `clip` and `budget` alone, the run
+    tells which one the budget needs."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     """δ for which ε is computed; choose it well below one divided by the number of clients, or
     samples."""
@@ -35,11 +36,15 @@ class DPConfig(Component):
 
     @model_validator(mode="after")
     def _check_pair(self) -> "DPConfig":
-        if (self.clip is None) != (self.noise_multiplier is None):
-            has, lacks = ("clip", "noise_multiplier") if self.clip else ("noise_multiplier", "clip")
-            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or neither")
+        if self.clip is None and self.noise_multiplier is not None:
+            raise ValueError(f"noise_multiplier={self.noise_multiplier}: give clip too, or neither")
         if self.clip is None and self.budget is not None:
-            raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
+            raise ValueError(f"budget={self.budget}: give clip too, such as privacy.dp.clip=1")
+        if self.clip and self.noise_multiplier is None and self.budget is None:
+            raise ValueError(
+                f"clip={self.clip}: give noise_multiplier too, or a budget, for which the run "
+                "tells the noise that it needs"
+            )
         if self.clip is None and self.unit != "client":
             raise ValueError(f"unit={self.unit}: give clip and noise_multiplier too")
         if self.clip and self.noise_multiplier:

@@ -107,6 +107,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
                 shape=workload.task.shape,
                 sizes=sizes,
                 cohort=participation.size,
+                clients=lambda phase: participation.turnout(phase).clients,
             )
         )
     if config.evaluation.local_tests:

@@ -139,7 +139,13 @@ def test_it_is_refused_where_it_cannot_work(method, privacy, why):
     aggregation = AggregationConfig(compression="int8")
     config = make_workload(method, privacy=privacy, aggregation=aggregation).config
     start = Start(
-        config=config, method=None, server=None, shape=(1,), sizes={}, cohort=lambda phase: 1
+        config=config,
+        method=None,
+        server=None,
+        shape=(1,),
+        sizes={},
+        cohort=lambda phase: 1,
+        clients=lambda phase: (0,),
     )
     with pytest.raises(ConfigError, match=f"aggregation.compression=int8: .*{why}"):
         Compression(aggregation).check(start)
