@@ -38,7 +38,8 @@ class ClientModule(LightningModule):
     def __init__(self, config: Component, task: Task, **more: Any) -> None:
         super().__init__()
         self.config = config
-        self.save_hyperparameters({"config": dumped(config), "task": task.dumped(), **more})
+        stored = {"config": dumped(config), "task": task.dumped(), **more}
+        self.save_hyperparameters({**stored, "representation": self.representation})
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return representations (n, features) of samples (n, …), uint8 or floats in [0, 1]."""

@@ -69,6 +69,7 @@ class Lightning(Method):
         """The module, how long it trains, and what stays with each client."""
 
         extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
+        logs: ClassVar[bool] = True
         absent: ClassVar[Mapping[str, str]] = {
             "mu": "it is a key of the strategy; give method.strategy=fedprox method.strategy.mu=…"
         }
@@ -307,11 +308,15 @@ class Lightning(Method):
             up[STRATEGY] = WeightedUpdate(weight=weight, tensors=found.own)
         return up, {_KEPT + name: value for name, value in found.kept.items()}
 
+    @property
+    def clients_validate(self) -> bool:
+        """Whether clients run `validation_step` on samples of their own."""
+        return bool(self._config.holdout or self._config.own_validation)
+
     def _validates(self, round_: int) -> bool:
-        config = self._config
-        if not (config.holdout or config.own_validation):
+        every = self._config.validation_every
+        if not self.clients_validate:
             return False
-        every = config.validation_every
         return round_ == self.rounds or bool(every and round_ % every == 0)
 
     def _fresh(self) -> Any:

@@ -14,6 +14,8 @@ from coterie.config.source_model import source_model
 from coterie.config.trust import trusted_by
 from coterie.errors import ConfigError
 
+SCORES = ("acc", "nmi", "ari", "kappa")
+"""Metrics by which a checkpoint of Coterie's methods may be the best."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _REMEDIES = {
@@ -176,7 +178,11 @@ def _check_sums(config: RunConfig) -> None:
 
 def _check_best(config: RunConfig) -> None:
     best = config.checkpoint.best
-    if best is not None and not config.evaluation.every:
+    if best is None or type(config.method).logs:
+        return
+    if best not in SCORES:
+        raise ConfigError(f"checkpoint.best={best}: must be one of {', '.join(SCORES)}.")
+    if not config.evaluation.every:
         raise ConfigError(
             f"checkpoint.best={best}: evaluation.every=0 measures nothing between rounds; set it, "
             "or leave checkpoint.best out."

@@ -24,6 +24,8 @@ class MethodConfig(Component):
     """The config key, if there is one, of the number of samples that pass the network at a time. A
     batch norm in a trained encoder needs two."""
 
+    logs: ClassVar[bool] = False
+    """Whether the metrics have names of the user's own."""
     sums: ClassVar[bool] = False
     """Whether clients contribute sums over their samples, which only the plain mean combines
     correctly; then `aggregation.rule` and `aggregation.optimizer` keep their defaults."""

@@ -220,9 +220,12 @@ class CheckpointConfig(Component):
     """Latest checkpoints to keep."""
     keep_every: NonNegativeInt = 0
     """Also keep the checkpoint of every n-th round, n a multiple of `every`; 0: none."""
-    best: Literal["acc", "nmi", "ari", "kappa"] | None = None
+    best: str | None = None
     """Also keep the best checkpoint by this metric, written after each evaluation between rounds
-    that improves it; by default none."""
+    that improves it: acc, nmi, ari or kappa, or what `validation_step` of a module of yours logs;
+    by default none."""
+    best_mode: Literal["max", "min"] = "max"
+    """Whether the largest or the smallest value is the best."""
 
     @field_validator("keep_every")
     @classmethod

@@ -109,6 +109,11 @@ class FederatesModule(Protocol):
         ...
 
     @property
+    def clients_validate(self) -> bool:
+        """Whether clients run `validation_step` on samples of their own."""
+        ...
+
+    @property
     def personal(self) -> tuple[str, ...]:
         """Patterns of the layers that stay with each client."""
         ...

@@ -18,6 +18,7 @@ from coterie.contract.section_checks import check_section
 from coterie.errors import ConfigError, CoterieError, DataError, reason
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
+from coterie.models.trained_checkpoint import encoder_config, encoder_weights
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig
 from coterie.networks.frozen import frozen
 from coterie.networks.weight_files import checked
@@ -27,14 +28,14 @@ _PREFIX = "encoder."
 
 
 class Pretrained(ScalableConfig):
-    """The encoder of an earlier run's `model/`, with its weights.
+    """The encoder of an earlier run's `model/`, or of a plain Trainer's checkpoint, with its weights.
 
-    The weights are read once, with the config, and travel with it, so nodes need no access to the
+    The checkpoint is of a module of `as_lightning`. The weights are read once, with the config, and travel with it, so nodes need no access to the
     path. A run's resolved config holds the weights' digest and the network's own config.
     """
 
     path: Annotated[str, Field(min_length=1)]
-    """The folder of a finished run, or its `model/`."""
+    """The folder of a finished run, its `model/`, or a Trainer's .ckpt."""
     freeze: bool = True
     """Whether the weights stay fixed, in eval mode, or else are where training starts."""
     digest: str | None = None
@@ -82,8 +83,7 @@ class Pretrained(ScalableConfig):
                 f"encoder.path={self.path}: the weights are no longer there; put them back."
             )
         encoder = self.architecture().build(shape)
-        saved = self._load().items()
-        weights = {k.removeprefix(_PREFIX): v for k, v in saved if k.startswith(_PREFIX)}
+        weights = self._load()
         self._check(encoder, weights, shape)
         encoder.load_state_dict(weights)
         return frozen(encoder) if self.freeze else encoder
@@ -110,8 +110,12 @@ class Pretrained(ScalableConfig):
         return network.model_copy(update={"unit_length": True})
 
     def _load(self) -> dict[str, Tensor]:
+        """Return the encoder's weights by their names in it."""
+        if self._weights[8:9] != b"{":
+            return encoder_weights(self._weights, Path(self.path))
         try:
-            return checked(load(self._weights), self.path)
+            saved = checked(load(self._weights), self.path).items()
+            return {k.removeprefix(_PREFIX): v for k, v in saved if k.startswith(_PREFIX)}
         except SafetensorError as error:
             raise DataError(
                 f"encoder.path={self.path}: its weights cannot be read ({error}); copy the model "
@@ -137,6 +141,10 @@ def _weights_file(path: str) -> Path:
 
 def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
     """Return the digest and network config of a saved model, as plain values."""
+    if Path(path).is_file():
+        content = _read(Path(path))
+        network: Component = encoder_config(content, Path(path), trust)
+        return {"digest": hashlib.sha256(content).hexdigest(), "network": dumped(network)}
     folder = model_folder(path)
     read_description(folder)  # raises on other formats
     file = folder / WEIGHTS
@@ -144,7 +152,7 @@ def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
         raise DataError(f"{file}: it is missing; copy the model again.")
     stored = read_section(folder / CONFIG, "encoder", trust)
     check_section("encoder", stored)
-    network: Component = self_contained(stored, folder)
+    network = self_contained(stored, folder)
     return {"digest": hashlib.sha256(_read(file)).hexdigest(), "network": dumped(network)}
 
 

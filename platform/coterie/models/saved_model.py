@@ -31,7 +31,7 @@ from coterie.version import __version__
 FORMAT = 1
 _DESCRIPTION_BYTES = 1 << 24
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
-CHECKPOINT = "model.ckpt"
+CHECKPOINT, BEST = "model.ckpt", "best.ckpt"
 """A user's own module, in the place of the other files."""
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.component import load_target, target_of
+from coterie.config.loading import SCORES
 from coterie.config.method import MethodConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
@@ -32,7 +33,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
         _check_reserved(config)
     _check_clusters(config, data)
     best = config.checkpoint.best
-    if best is not None and not _labelled(config, data):
+    if best in SCORES and not type(config.method).logs and not _labelled(config, data):
         raise ConfigError(
             f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
             "out."

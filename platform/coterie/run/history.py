@@ -12,6 +12,8 @@ from coterie.evaluation.curves_figure import Curve, draw_curves
 from coterie.tracking.metrics_log import is_number, read_rows
 from coterie.tracking.score_names import is_own
 
+VALIDATION = "validation"
+"""The phase in which clients score a user's module on samples that they hold out."""
 HOLDOUT = "holdout"
 """The group of final metrics of clients' held-out samples."""
 _OF_CLIENTS = {*RESERVED, "seconds", "bytes/up"}
@@ -64,7 +66,7 @@ def held_out_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
     The server's row has other numbers too, so the names are those of the clients' rows.
     """
-    held = [row for row in rows if row.get("phase") == "validation"]
+    held = [row for row in rows if row.get("phase") == VALIDATION]
     last: Mapping[str, Any] = next((row for row in reversed(held) if row["scope"] == "server"), {})
     names = {name for row in held if row["scope"] == "client" for name in row} - _OF_CLIENTS
     shown = names or {name for name in last if is_own(name)}

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.checkpoints.retention import pointed_to
 from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.record_names import Status
@@ -15,6 +17,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
+from coterie.errors import DataError
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.class_separation import class_distances_figure
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
@@ -23,7 +26,7 @@ from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.device import client_device, device_name
 from coterie.models.module_checkpoint import write_module
-from coterie.models.saved_model import CHECKPOINT, blank_sample, write_model
+from coterie.models.saved_model import BEST, CHECKPOINT, blank_sample, write_model
 from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState
@@ -49,9 +52,7 @@ def write_models(
 ) -> None:
     """Write `model/` and, if the method groups clients, `model/groups/<group>/`."""
     if isinstance(recorder.method, FederatesModule):
-        module = recorder.method.module_for(server, None)
-        directory.model.mkdir(parents=True, exist_ok=True)
-        write_module(directory.model / CHECKPOINT, module, round_=server.round)
+        _write_modules(directory, recorder.method, recorder, server)
         return
     groups = directory.model / "groups"
     shutil.rmtree(groups, ignore_errors=True)  # of the same run before it was extended
@@ -62,6 +63,23 @@ def write_models(
     for group, clients in recorder.groups.members(server).items():
         own = recorder.method.model_for(server, clients[0]).eval()
         write_model(groups / str(group), own, directory.config, server, data)
+
+
+def _write_modules(
+    directory: RunDirectory, method: FederatesModule, recorder: Recorder, server: ServerState
+) -> None:
+    """Write a user's module with its last values, and with those of the best checkpoint."""
+    directory.model.mkdir(parents=True, exist_ok=True)
+    (directory.model / BEST).unlink(missing_ok=True)  # of the same run before it was extended
+    states = {CHECKPOINT: server}
+    if recorder.config.checkpoint.best and pointed_to(directory.checkpoints, "best"):
+        try:
+            best = load_checkpoint(directory.checkpoints, recorder.backend, "best")
+            states[BEST] = best.state.server
+        except DataError as error:
+            recorder.observer.note(f"{BEST} is not written: {error}")
+    for name, state in states.items():
+        write_module(directory.model / name, method.module_for(state, None), round_=state.round)
 
 
 def write_assignments(

@@ -36,12 +36,27 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
             f"trainer.devices={devices}: an actor has cluster.gpus_per_client={gpus:g}; set it to "
             f"{devices}."
         )
+    _check_best(config, method, data)
     for key in _UNSCORED:
         if getattr(config.evaluation, key):
             raise ConfigError(
                 f"evaluation.{key}: a module of your own is evaluated by its validation_step and "
                 "test_step; leave it out."
             )
+
+
+def _check_best(config: RunConfig, method: FederatesModule, data: DataArrays) -> None:
+    """Refuse a metric for the best checkpoint that nothing can measure between rounds."""
+    best = config.checkpoint.best
+    if best is None or method.clients_validate:
+        return
+    sources = data.samples.sources if isinstance(data.samples, LoaderSamples) else ()
+    loaded = len(sources) == 1 and sources[0].validation is not None
+    if not (loaded and config.evaluation.every) or method.personal:
+        raise ConfigError(
+            f"checkpoint.best={best}: nothing validates the module between rounds; set "
+            "method.holdout=0.1, or give the data module a validation loader and evaluation.every."
+        )
 
 
 def _check_executor(config: RunConfig, method: FederatesModule) -> None:

@@ -1,5 +1,6 @@
 """Follows each phase: records metrics, and evaluates and writes checkpoints when due."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,9 @@ from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer, PhaseRecord
+from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import Phase
+from coterie.errors import listed
 from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.backend import Backend
 from coterie.execution.events import ClientResult
@@ -21,7 +24,7 @@ from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
 from coterie.run.client_table import ClientRow
 from coterie.run.fine_tuning import FineTuning
-from coterie.run.history import HOLDOUT, held_out_scores
+from coterie.run.history import HOLDOUT, VALIDATION, held_out_scores
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
@@ -45,6 +48,7 @@ class Recorder:
         fine_tuning: Fine-tunes with shares of the labels at the end; None if not asked for.
         seconds: Purpose to wall-clock seconds.
         stages: Stage to its first round.
+        told: Sentences that are shown once.
     """
 
     config: RunConfig
@@ -60,6 +64,7 @@ class Recorder:
     fine_tuning: FineTuning | None = None
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     stages: dict[str, int] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
     def abandon(self, state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
         """Record the failures of a phase that cannot be completed."""
@@ -105,7 +110,7 @@ class Recorder:
             )
         )
         every = self.config.checkpoint.every
-        best = self._is_best(state, evaluation)
+        best = self._is_best(state, self._measured(phase, means, evaluation))
         if best or (phase.ends_round and every and phase.round % every == 0):
             self.writer.begin(state, self.tracker.position, best=best)
 
@@ -186,13 +191,35 @@ class Recorder:
                 self.observer.note(f"{len(found) - _SHOWN:,} more failures are in metrics.jsonl.")
             self._track_failure(place, failure)
 
-    def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
+    def _measured(
+        self, phase: Phase, means: Mapping[str, float], scores: Mapping[str, float] | None
+    ) -> Mapping[str, float]:
+        """Return the metrics that say how good a round's model is; none, if nothing measured it."""
+        if isinstance(self.method, FederatesModule) and self.method.clients_validate:
+            return means if phase.name == VALIDATION else {}
+        return scores or {}
+
+    def _is_best(self, state: RunState, measured: Mapping[str, float]) -> bool:
         """Return whether this evaluation is the best so far by `checkpoint.best`; remember it."""
-        value = (scores or {}).get(self.config.checkpoint.best or "")
-        if value is None or (state.best is not None and value <= state.best):
+        policy = self.config.checkpoint
+        if not policy.best or not measured:
+            return False
+        if (value := measured.get(policy.best)) is None:
+            self._tell_once(
+                f"checkpoint.best={policy.best}: it is not among what is measured "
+                f"({listed(sorted(measured))}), so no best checkpoint is kept."
+            )
+            return False
+        sign = 1 if policy.best_mode == "max" else -1
+        if math.isnan(value) or (state.best is not None and sign * value <= sign * state.best):
             return False
         state.best = value
         return True
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence not in self.told:
+            self.told.add(sentence)
+            self.observer.note(sentence)
 
     def _evaluate(self, state: RunState, phase: Phase) -> dict[str, float] | None:
         last = self.method.next(state.server) is None

@@ -118,7 +118,8 @@ class Recovery:
         check_same_run(loaded.config, self.config)
         self._compare_data(loaded)
         policy = loaded.config.get("checkpoint")
-        if not isinstance(policy, dict) or policy.get("best") != self.config.checkpoint.best:
+        wanted = {key: getattr(self.config.checkpoint, key) for key in ("best", "best_mode")}
+        if not isinstance(policy, dict) or not wanted.items() <= policy.items():
             loaded.state.best = None  # the best value of another metric
         return loaded
 

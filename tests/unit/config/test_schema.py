@@ -181,7 +181,7 @@ RUN_PROBLEMS = [
     ({"temperature": 1}, "temperature=1: there is no such key; did you mean method.temperature?"),
     (
         {"checkpoint": {"zzz": 1}},
-        "checkpoint.zzz=1: there is no such key; checkpoint has every, keep, keep_every, best.",
+        "checkpoint.zzz=1: there is no such key; checkpoint has every, keep, keep_every, best, best_mode.",
     ),
     (
         {"tracking": {"loggers": ["csv", "wandbb"]}},

@@ -1,0 +1,81 @@
+"""The best round of a user's module is kept, by what its validation_step logs."""
+
+import pytest
+import torch
+
+from coterie.errors import ConfigError
+from tests.builders.observers import Silent
+from tests.builders.own_module import Data, Lit, federated, rows, tensors
+
+BY_LOSS = ["checkpoint.best=val_loss", "checkpoint.best_mode=min"]
+
+
+class Drifts(Lit):
+    """A classifier that is worse after every second round."""
+
+    def on_train_start(self):
+        if self.current_epoch % 2:
+            self.head.weight.data.mul_(-20)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+def best_of(run):
+    return Lit.load_from_checkpoint(run.run_dir / "model" / "best.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        pytest.param({"holdout": 0.2}, "validation/val_loss", id="of clients"),
+        pytest.param({"every": 1}, "val/val_loss", id="on the server's loader"),
+    ],
+)
+def test_the_round_with_the_least_loss_is_kept(keys, name, tmp_path):
+    module = Drifts()
+    run = federated(tmp_path / "run", module, rounds=4, overrides=BY_LOSS, **keys)
+    phase, _, metric = name.partition("/")
+    found = rows(run, "validation" if "holdout" in keys else "training")
+    column = metric if phase == "validation" else name
+    losses = {row["round"]: row[column] for row in found if row.get(column) is not None}
+    best = min(losses, key=losses.get)
+    stored = torch.load(run.run_dir / "model" / "best.ckpt", weights_only=True)
+    assert stored["round"] == best != 4
+    shorter = federated(tmp_path / "short", module, rounds=best, **keys)
+    assert torch.equal(best_of(run).head.weight, shorter.module.head.weight)
+
+
+def test_the_best_of_before_a_resume_stays(tmp_path):
+    keys = {"holdout": 0.2, "overrides": BY_LOSS}
+    first = federated(tmp_path / "run", Drifts(), rounds=1, **keys)
+    weight = first.module.head.weight
+    again = federated(tmp_path / "run", Drifts(), rounds=2, resume=True, **keys)
+    assert torch.equal(best_of(again).head.weight, weight)
+
+
+def test_a_name_that_nothing_logs_is_told_once(tmp_path):
+    view = Silent()
+    run = federated(
+        tmp_path, rounds=3, holdout=0.2, overrides=["checkpoint.best=val_lss"], view=view
+    )
+    told = [note for note in view.notes if "checkpoint.best=val_lss" in note]
+    assert told == [
+        "checkpoint.best=val_lss: it is not among what is measured (val_acc, val_loss), so no "
+        "best checkpoint is kept."
+    ]
+    assert not (run.run_dir / "model" / "best.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({"data": torch.utils.data.TensorDataset(*tensors())}, id="no loader"),
+        pytest.param({"every": 0}, id="no evaluation"),
+        pytest.param({"personal": ["head.*"]}, id="personal layers"),
+    ],
+)
+def test_what_nothing_can_measure_is_refused(keys, tmp_path):
+    keys = {"data": Data(), **keys}
+    with pytest.raises(ConfigError, match="val_loss: nothing validates the module between rounds"):
+        federated(tmp_path, Lit(), overrides=BY_LOSS, **keys)
