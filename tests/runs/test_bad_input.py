@@ -238,6 +238,18 @@ REFUSED = [
         "participation.availability=/no.json",
         "participation.availability=/no.json: cannot read it (No such file or directory); check the path.",
     ),
+    # words of other libraries
+    ("num_clients=3", "num_clients=3: there is no such key; did you mean partition.clients?"),
+    ("device=cpu", "device=cpu: there is no such key; did you mean accelerator?"),
+    ("accelerator=gpu", "accelerator=gpu: must be one of auto, cpu, cuda; did you mean cuda?"),
+    (
+        "trainer.max_epochs=3",
+        "trainer.max_epochs=3: only experiment=lightning, for a module of yours, has a Trainer's arguments; --help lists the keys of method.",
+    ),
+    (
+        "encoder=vit_b_16",
+        "encoder=vit_b_16: there is no such encoder; give encoder=timm:vit_b_16 or encoder=torchvision:vit_b_16 for a network of theirs, or see coterie train --help.",
+    ),
     # places
     ("run_dir=''", "run_dir=: must not be empty."),
     (

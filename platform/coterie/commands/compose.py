@@ -276,8 +276,10 @@ def _check_choice(group: str, choice: str) -> None:
     if choice not in known:
         why = not_among(group, choice, known, "coterie train --help")
         if group == "encoder" and not nearest(choice, known):
-            why = f"there is no such encoder; give {_with_recipe(choice)}encoder=timm:NAME or "
-            why += "encoder=torchvision:NAME, or see coterie train --help."
+            why = (
+                f"there is no such encoder; give {_with_recipe(choice)}encoder=timm:{choice} or "
+                f"encoder=torchvision:{choice} for a network of theirs, or see coterie train --help."
+            )
         raise ConfigError(f"{group}={choice}: {why}")
 
 

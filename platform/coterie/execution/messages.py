@@ -29,7 +29,7 @@ WEIGHT_BYTES = 8
 _LONGEST_NAME = 1000
 _MOST_METRICS = 1000
 _MOST_SAMPLES = 2**53
-_NOT_FINITE = "is not finite; lower the learning rate or drop the client."
+_NOT_FINITE = "is not finite; lower the learning rate, scale the data, or drop the client."
 
 
 def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:

@@ -28,10 +28,11 @@ _PREFIX = "encoder."
 
 
 class Pretrained(ScalableConfig):
-    """The encoder of an earlier run's `model/`, or of a plain Trainer's checkpoint, with its weights.
+    """The encoder of an earlier run's `model/`, or of a plain Trainer's checkpoint.
 
-    The checkpoint is of a module of `as_lightning`. The weights are read once, with the config, and travel with it, so nodes need no access to the
-    path. A run's resolved config holds the weights' digest and the network's own config.
+    The checkpoint is of a module of `as_lightning`. The weights are read once, with the config, and
+    travel with it, so nodes need no access to the path. A run's resolved config holds the weights'
+    digest and the network's own config.
     """
 
     path: Annotated[str, Field(min_length=1)]

@@ -20,6 +20,7 @@ from coterie.networks.own_weights import OwnWeights
 from coterie.networks.weight_files import Weights, load_weights, parse_weights, read_file
 from coterie.precision import widened
 
+_SET_HERE = re.compile(r"multiple values for keyword argument '(\w+)'")
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 
 Colours = Annotated[tuple[float, float, float], Field(strict=False)]
@@ -230,9 +231,12 @@ class NamedModel(ScalableConfig):
                 f"encoder.options: {self.model} takes no {option[1]}; leave it out, or choose "
                 "another network."
             )
+        if option := _SET_HERE.search(str(error)):
+            return ConfigError(f"encoder.options: {option[1]} is set by Coterie; leave it out.")
         return ConfigError(
-            f"encoder.model={self.model}: {what} ({reason(error)}); choose another "
-            "size with encoder.size or data.size, or correct encoder.options."
+            f"encoder.model={self.model}: {what} ({reason(error)}); choose another size with "
+            f"encoder.size, such as its own {self.trained_on()}, or with data.size, or correct "
+            "encoder.options."
         )
 
 

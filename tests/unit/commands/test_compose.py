@@ -483,8 +483,8 @@ def test_keys_of_an_own_module_are_told_where_they_go(key):
 @pytest.mark.parametrize(
     ("encoder", "told"),
     [
-        ("dinov2", "there is no such encoder; give experiment=concord_dinov2, encoder=timm:NAME"),
-        ("vit", "there is no such encoder; give encoder=timm:NAME or encoder=torchvision:NAME"),
+        ("dinov2", "there is no such encoder; give experiment=concord_dinov2, encoder=timm:dinov2"),
+        ("vit", "there is no such encoder; give encoder=timm:vit or encoder=torchvision:vit"),
         ("conv5", "there is no such encoder; did you mean conv4"),
     ],
 )

@@ -100,19 +100,19 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (
             Outcome(up=up(b=torch.tensor([0.0, torch.nan, 0.0]))),
-            "slot 'encoder': 'b' is not finite; lower the learning rate or drop the client.",
+            "slot 'encoder': 'b' is not finite; lower the learning rate, scale the data, or drop the client.",
         ),
         (
             Outcome(up=up(b=torch.tensor([0.0, 0.0, -torch.inf]))),
-            "slot 'encoder': 'b' is not finite; lower the learning rate or drop the client.",
+            "slot 'encoder': 'b' is not finite; lower the learning rate, scale the data, or drop the client.",
         ),
         (
             Outcome(gathered={"choice": torch.tensor(torch.inf)}),
-            "gathered: 'choice' is not finite; lower the learning rate or drop the client.",
+            "gathered: 'choice' is not finite; lower the learning rate, scale the data, or drop the client.",
         ),
         (
             Outcome(peer_messages={1: {"note": torch.tensor([torch.nan])}}),
-            "peer message to client 1: 'note' is not finite; lower the learning rate or drop the "
+            "peer message to client 1: 'note' is not finite; lower the learning rate, scale the data, or drop the "
             "client.",
         ),
         (
@@ -209,7 +209,7 @@ def test_anything_else_is_refused(outcome, sentence):
         (Outcome(metrics={"loss": torch.ones(())}), "metric: 'loss' is Tensor; report a number."),
         (
             Outcome(metrics={"loss": float("nan")}),
-            "metric: 'loss' is not finite; lower the learning rate or drop the client.",
+            "metric: 'loss' is not finite; lower the learning rate, scale the data, or drop the client.",
         ),
         (
             Outcome(metrics={"loss": 1e38}),

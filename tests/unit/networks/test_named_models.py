@@ -221,6 +221,16 @@ def test_options_that_a_library_stumbles_over_are_refused_in_a_sentence(options)
         Timm(model="test_vit", options=options).build((3, 32, 32))
 
 
+def test_what_coterie_sets_itself_is_refused_as_that() -> None:
+    with pytest.raises(ConfigError, match=r"^encoder\.options: num_classes is set by Coterie"):
+        Timm(model="test_vit", options={"num_classes": 3}).build((3, 32, 32))
+
+
+def test_a_size_that_is_too_small_names_the_networks_own() -> None:
+    with pytest.raises(ConfigError, match="encoder.size, such as its own 160"):
+        Timm(model="test_vit").build((3, 8, 8))
+
+
 @pytest.mark.parametrize("options", [{"depth": 10**8}, {"embed_dim": 2**20}])
 def test_options_of_networks_without_end_are_refused(options) -> None:
     with pytest.raises(ConfigError, match="at most 16384"):
