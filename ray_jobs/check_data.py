@@ -71,6 +71,12 @@ def _check(arguments: Sequence[str]) -> int:
         console.print(_table(half, findings))
     for sentence in _sentences(report):
         console.print(sentence)
+    if not report.bad and hasattr(config, "feature_ranges"):
+        from coterie.run.doubts import unlike_columns
+
+        arrays = data.arrays()
+        for sentence in unlike_columns(arrays, config) if arrays.samples.ndim == 2 else ():
+            console.print(sentence)
     return 1 if report.bad else 0
 
 

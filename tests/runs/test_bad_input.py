@@ -248,7 +248,7 @@ REFUSED = [
     ),
     (
         "encoder=vit_b_16",
-        "encoder=vit_b_16: there is no such encoder; give encoder=timm:vit_b_16 or encoder=torchvision:vit_b_16 for a network of theirs, or see coterie train --help.",
+        "encoder=vit_b_16: there is no such encoder; give encoder=timm:vit_b_16 or encoder=torchvision:vit_b_16 if they have it, or see coterie train --help.",
     ),
     # places
     ("run_dir=''", "run_dir=: must not be empty."),

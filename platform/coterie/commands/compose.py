@@ -278,7 +278,7 @@ def _check_choice(group: str, choice: str) -> None:
         if group == "encoder" and not nearest(choice, known):
             why = (
                 f"there is no such encoder; give {_with_recipe(choice)}encoder=timm:{choice} or "
-                f"encoder=torchvision:{choice} for a network of theirs, or see coterie train --help."
+                f"encoder=torchvision:{choice} if they have it, or see coterie train --help."
             )
         raise ConfigError(f"{group}={choice}: {why}")
 

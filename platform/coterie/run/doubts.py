@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.lattice import LIMIT
-from coterie.config.component import load_target, target_of
+from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
@@ -46,7 +46,7 @@ def doubts(
             "or torchvision:NAME with encoder.download=true, or encoder=pretrained."
         )
     if data.samples.ndim == 2:
-        yield from _unlike(data.samples[:_ROWS], data.features, _ranges(config))
+        yield from unlike_columns(data, config.data)
     if load_target(target_of(config.method)).needs_labels and data.test_samples is None:
         yield (
             "The data has no test set, so the final score is that of the samples that are trained "
@@ -67,11 +67,10 @@ def _few(count: int, clusters: int) -> Iterator[str]:
         )
 
 
-def _unlike(
-    rows: NDArray[np.generic], names: Sequence[str], ranges: Mapping[str, tuple[float, float]]
-) -> Iterator[str]:
+def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
     """Tell of the column that varies most, if the median one varies far less."""
-    values = rows.astype(np.float64)
+    names, ranges = data.features, _ranges(config)
+    values = data.samples[:_ROWS].astype(np.float64)
     deviations = values.std(axis=0)
     varying = np.sort(deviations[deviations > 0])
     if not varying.size:
@@ -125,7 +124,7 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
         return
     remedy = "bring columns to like scales, the same way at all sites"
     if data.features:
-        remedy = f"give {_in_ranges(lows, highs, data.features, _ranges(config), widest)}"
+        remedy = f"give {_in_ranges(lows, highs, data.features, _ranges(config.data), widest)}"
     name = data.features[widest] if data.features else f"column {widest + 1}"
     raise DataError(
         f"data={data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
@@ -133,9 +132,9 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
     )
 
 
-def _ranges(config: RunConfig) -> Mapping[str, tuple[float, float]]:
-    """Return the ranges that the config gives columns of a table."""
-    given: Mapping[str, tuple[float, float]] = getattr(config.data, "feature_ranges", {})
+def _ranges(config: Component) -> Mapping[str, tuple[float, float]]:
+    """Return the ranges that the config of a data set gives columns of a table."""
+    given: Mapping[str, tuple[float, float]] = getattr(config, "feature_ranges", {})
     return given
 
 

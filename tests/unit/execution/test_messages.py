@@ -12,6 +12,7 @@ from coterie.contract.tensor_spec import Bounds, TensorSpec
 from coterie.errors import ContractError
 from coterie.execution.messages import bytes_peer, bytes_up, check_offer, check_outcome, items_peer
 
+DIVERGED = "is not finite; lower the learning rate, scale the data, or drop the client."
 PHASE = Phase(
     name="train",
     stage="s",
@@ -100,20 +101,19 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (
             Outcome(up=up(b=torch.tensor([0.0, torch.nan, 0.0]))),
-            "slot 'encoder': 'b' is not finite; lower the learning rate, scale the data, or drop the client.",
+            f"slot 'encoder': 'b' {DIVERGED}",
         ),
         (
             Outcome(up=up(b=torch.tensor([0.0, 0.0, -torch.inf]))),
-            "slot 'encoder': 'b' is not finite; lower the learning rate, scale the data, or drop the client.",
+            f"slot 'encoder': 'b' {DIVERGED}",
         ),
         (
             Outcome(gathered={"choice": torch.tensor(torch.inf)}),
-            "gathered: 'choice' is not finite; lower the learning rate, scale the data, or drop the client.",
+            f"gathered: 'choice' {DIVERGED}",
         ),
         (
             Outcome(peer_messages={1: {"note": torch.tensor([torch.nan])}}),
-            "peer message to client 1: 'note' is not finite; lower the learning rate, scale the data, or drop the "
-            "client.",
+            f"peer message to client 1: 'note' {DIVERGED}",
         ),
         (
             Outcome(peer_messages={3: {"note": torch.ones(1)}}),
@@ -209,7 +209,7 @@ def test_anything_else_is_refused(outcome, sentence):
         (Outcome(metrics={"loss": torch.ones(())}), "metric: 'loss' is Tensor; report a number."),
         (
             Outcome(metrics={"loss": float("nan")}),
-            "metric: 'loss' is not finite; lower the learning rate, scale the data, or drop the client.",
+            f"metric: 'loss' {DIVERGED}",
         ),
         (
             Outcome(metrics={"loss": 1e38}),

@@ -153,3 +153,13 @@ def test_what_cannot_be_is_refused(arguments, sentence, capsys, monkeypatch, tmp
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("widest", "told"), [(1000, True), (2, False)])
+def test_columns_of_unlike_scales_are_told_with_their_ranges(tmp_path, capsys, widest, told):
+    rows = "".join(f"{n / 10},{n % 3},{n % 5 * widest}\n" for n in range(20))
+    (tmp_path / "t.csv").write_text(f"a,b,c\n{rows}")
+    given = ["data=manifest", f"data.path={tmp_path / 't.csv'}", f"out={tmp_path / 'out'}"]
+    assert main(given) == 0
+    found = " ".join(capsys.readouterr().out.split())
+    assert ("'data.feature_ranges={a: [0, 1.9], b: [0, 2], c: [0, 4000]}'" in found) is told
