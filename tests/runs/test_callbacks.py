@@ -10,6 +10,7 @@ from coterie import Federation, RunCallback, compose
 from coterie.errors import ConfigError
 from coterie.jobs.train import main
 from tests.builders.callbacks import Both, Diary, Raises, Steps
+from tests.builders.federation import same_bits
 from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
@@ -139,3 +140,18 @@ def test_one_can_end_the_run_as_completed(tmp_path):
     assert (summary["status"], summary["rounds"]) == ("completed", 1)
     assert "A callback ended the run after round 1." in view.notes
     assert (done.run_dir / "model" / "model.safetensors").exists()
+
+
+def test_a_run_that_one_ended_goes_on_only_if_it_is_given_more_rounds(tmp_path):
+    config = (*RUN, f"run_dir={tmp_path / 'run'}", "checkpoint.every=1")
+    done = Federation(compose(*config), Silent(), callbacks=[Stops()]).run()
+    view = Silent()
+    again = Federation(compose(*config, "resume=true"), view, callbacks=[Stops()]).run()
+    assert "A callback ended the run after round 1." in view.notes
+    assert json.loads((again.run_dir / "summary.json").read_text())["rounds"] == 1
+    assert again.metrics == done.metrics
+    more = ("method.clustering_rounds=3", "resume=true")
+    longer = Federation(compose(*config, *more), Silent()).run()
+    assert json.loads((longer.run_dir / "summary.json").read_text())["rounds"] == 4
+    straight = run(tmp_path / "straight", "method.clustering_rounds=3")
+    assert same_bits(longer.model.state_dict(), straight.model.state_dict())

@@ -94,6 +94,7 @@ class _Record(TypedDict):
     failures: list[str]
     simulated: dict[str, NonNegativeInt]
     best: float | None
+    stopped: NonNegativeInt | None
     accounts: dict[str, _Account]
     counts: dict[str, NonNegativeInt]
     ledger: _Ledger
@@ -138,6 +139,7 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
         "stages": sorted(state.stages),
         "simulated": dict(state.simulated),
         "best": state.best,
+        "stopped": state.stopped,
         "counts": dict(state.counts),
         "ledger": {**totals, **by_client},
     }
@@ -182,6 +184,7 @@ def restore(
         failures=record["failures"],
         dropped=record["dropped"],
         best=record["best"],
+        stopped=record["stopped"],
         counts=record["counts"],
         stages=dict(group_slots(stages, record["stages"])),
         simulated=Counter(record["simulated"]),

@@ -118,7 +118,7 @@ class Loop:
         participation = self.participation or Participation(
             self.workload.config, len(self.workload.parts)
         )
-        while (phase := self.method.next(state.server)) is not None:
+        while (phase := self._next(state)) is not None:
             started = time.perf_counter()
             turnout = participation.turnout(phase)
             if why := self.pipeline.ends(phase, turnout.clients):
@@ -150,14 +150,23 @@ class Loop:
             )
             self.commit(state, committed)
             if phase.ends_round and self.should_stop():
-                self.observer.note(f"A callback ended the run after round {phase.round}.")
-                break
+                state.stopped = self.method.rounds
         else:
-            self._tell_if_early(state.server.round)
+            self._tell_if_early(state)
         _check_trained(state)
 
-    def _tell_if_early(self, round_: int) -> None:
-        if self.method.rounds and round_ < self.method.rounds:
+    def _next(self, state: RunState) -> Phase | None:
+        """Return the next phase; None after the last, or where a callback has ended the run."""
+        if state.stopped == self.method.rounds:
+            return None
+        state.stopped = None  # by a callback, in a run of other length
+        return self.method.next(state.server)
+
+    def _tell_if_early(self, state: RunState) -> None:
+        round_ = state.server.round
+        if state.stopped is not None:
+            self.observer.note(f"A callback ended the run after round {round_}.")
+        elif self.method.rounds and round_ < self.method.rounds:
             self.observer.note(
                 f"The method ended after round {round_} of at most {self.method.rounds}."
             )

@@ -134,6 +134,7 @@ class RunState:
         stages: Stage and slot, as "optimizer/encoder", to what a stage of the aggregation keeps.
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.
+        stopped: The method's rounds, if a callback ended the run before them.
         accounts: Client to what it has done so far.
         counts: Stage of the aggregation to the number that it checks a resumed run with.
     """
@@ -148,6 +149,7 @@ class RunState:
     stages: dict[str, Tensors] = field(default_factory=dict)
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
+    stopped: int | None = None
     accounts: dict[int, ClientAccount] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
