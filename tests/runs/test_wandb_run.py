@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coterie import compose
+from coterie import Federation, compose
 from coterie.jobs import evaluate, pretrain, train
+from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 from tests.builders.wandb_records import complete_wandb_records
 
@@ -162,3 +163,18 @@ def test_a_run_that_an_agent_starts_is_the_sweeps(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     run = run_of(read(tmp_path / "run"))
     assert (run.run_id, run.sweep_id) == ("agent123", "sweep7")
+
+
+@pytest.mark.parametrize(
+    ("mode", "variable", "told"),
+    [("auto", None, True), ("auto", "", True), ("auto", "offline", False), ("offline", "", False)],
+)
+def test_a_run_that_is_offline_by_itself_says_so(tmp_path, monkeypatch, mode, variable, told):
+    monkeypatch.setenv("WANDB_SILENT", "")  # empty variables count for nothing
+    if variable is not None:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    view = Silent()
+    keys = ("tracking.loggers=[wandb]", f"tracking.wandb.mode={mode}", "evaluation.every=0")
+    Federation(compose(*COMMAND, *keys, f"run_dir={tmp_path / 'run'}"), view).run()
+    assert any("wandb sync" in note for note in view.notes) is told
+    assert read(tmp_path / "run")

@@ -262,6 +262,11 @@ class Federation:
         config, method, data = self._config, self._assembly.method, self._assembly.data
         if (sentence := not_scored(method, self._assembly.server)) is not None:
             yield sentence
+        if "wandb" in config.tracking.loggers:
+            from coterie.tracking.wandb_logger import offline_note  # a slow import
+
+            if told := offline_note(config.tracking.wandb):
+                yield told
         encoder = config.encoder
         if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
             yield advice

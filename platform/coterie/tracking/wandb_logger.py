@@ -149,6 +149,9 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
+    for variable in [name for name, value in os.environ.items() if not value]:
+        if variable.startswith("WANDB_"):
+            del os.environ[variable]  # W&B would refuse it; shells and launchers leave such
     mode, own = resolve_mode(config), directory / "wandb" / "home"
     if home() is None:  # a user without a name; W&B reads its settings at home
         os.environ["HOME"] = str(own)
@@ -213,6 +216,17 @@ def resolve_mode(config: WandbConfig) -> Mode:
             "or choose tracking.wandb.mode=offline."
         )
     return "online"
+
+
+def offline_note(config: WandbConfig) -> str:
+    """Return a sentence if runs are offline though nobody asked for that; "" otherwise."""
+    asked = config.mode != "auto" or os.environ.get("WANDB_MODE")
+    if asked or resolve_mode(config) != "offline":
+        return ""
+    return (
+        "W&B is offline, as no API key is known; `wandb sync` uploads the run, and after "
+        "`wandb login` the next one goes online."
+    )
 
 
 def _persistent_id(directory: Path) -> str:
