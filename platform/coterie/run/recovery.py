@@ -138,10 +138,9 @@ class Recovery:
             loaded.state.failures.append(sentence)
             self.view.note(f"{sentence}.")
 
-
     @property
     def _spends(self) -> bool:
-        """Whether the run counts an ε: of noisy sums, or of what clients add noise to themselves."""
+        """Whether the run counts an ε, of noisy sums or of noise that clients add themselves."""
         first = self.recorder.method.next(self.start)
         by_clients = first is not None and first.epsilon is not None
         return by_clients or self.config.privacy.dp.clip is not None
