@@ -97,6 +97,8 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
     with _named(directory.metrics):
         rows = read_rows(directory.metrics, "server")
         rounds, sent = _round_table(rows), _byte_table(rows, summary)
+        spent = [float(row["epsilon"]) for row in rows if "epsilon" in row]
+        own_noise = spent[-1] if spent and not summary.get("privacy") else None
     with _named(directory.assignments):
         found = client_clusters(directory.assignments)
     with _named(directory.clients):
@@ -115,7 +117,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         folder=directory.path.name,
         summary=summary,
         tiles=_tiles(summary),
-        words=in_words(summary, config.privacy, clusters),
+        words=in_words(summary, config.privacy, clusters, own_noise),
         clusters=None if found is None else Table(*found),
         scores=[_score_table(table) for table in score_tables(summary.get("metrics", {}))],
         rounds=rounds,
