@@ -7,8 +7,10 @@ last, so that a folder with one is whole.
 """
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import file_digest, sha256
@@ -180,6 +182,39 @@ def _write_batch(path: Path, rows: Sequence[Row]) -> None:
         writer.write_batch(batch)
 
 
+class _Mapped(NamedTuple):
+    """A shard that this process has mapped.
+
+    Attributes:
+        batch: Its rows.
+        file: The mapped file.
+        status: That of the file when it was mapped.
+    """
+
+    batch: Any
+    file: Path
+    status: os.stat_result
+
+    def check(self) -> None:
+        """Refuse a file that was written into since, as its rows would be others, or gone.
+
+        One that was replaced or removed stays as it was, for whoever has mapped it.
+
+        Raises:
+            DataError: If it was.
+        """
+        with suppress(FileNotFoundError):
+            now, then = self.file.stat(), self.status
+            if os.path.samestat(now, then) and (now.st_size, now.st_mtime_ns) != (
+                then.st_size,
+                then.st_mtime_ns,
+            ):
+                raise DataError(
+                    f"{self.file}: it was changed while it was read; put it back as it was, or "
+                    "import the data again, and start again."
+                )
+
+
 @dataclass
 class ShardFiles:
     """An opened folder of shards, whose files are memory-mapped by the process that reads them.
@@ -189,7 +224,7 @@ class ShardFiles:
 
     folder: Path
     index: ShardIndex
-    _open: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _open: dict[int, "_Mapped"] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> "ShardFiles":
@@ -222,7 +257,7 @@ class ShardFiles:
         Raises:
             DataError: If a shard is missing or damaged.
         """
-        return [self._shard(shard)["sample"][place].as_py() for shard, place in self._places(rows)]
+        return [shard["sample"][place].as_py() for shard, place in self._found(rows)]
 
     def vectors(self, rows: Indices) -> NDArray[np.float32]:
         """Return the vectors of some rows (m, features).
@@ -232,13 +267,13 @@ class ShardFiles:
         """
         assert self.index.shape is not None  # vectors have one width
         found = np.empty((len(rows), *self.index.shape), np.float32)
-        for at, (shard, place) in enumerate(self._places(rows)):
+        for at, (shard, place) in enumerate(self._found(rows)):
             found[at] = self._values(shard)[place]
         return found
 
     def names(self, rows: Indices) -> list[str]:
         """Return the names of some rows."""
-        return [self._shard(shard)["name"][place].as_py() for shard, place in self._places(rows)]
+        return [shard["name"][place].as_py() for shard, place in self._found(rows)]
 
     def numbers(self, column: Literal["label", "client"]) -> NDArray[np.int64]:
         """Return a column of numbers of all rows (n,).
@@ -270,9 +305,16 @@ class ShardFiles:
             shard = bisect_right(self._ends, row)
             yield shard, row - (self._ends[shard - 1] if shard else 0)
 
-    def _values(self, shard: int) -> NDArray[np.float32]:
+    def _found(self, rows: Indices) -> Iterator[tuple[Any, int]]:
+        """Return each row's shard, as it was when it was mapped, and its place in the shard."""
+        places = [*self._places(rows)]
+        for number in {number for number, _ in places} & self._open.keys():
+            self._open[number].check()
+        return ((self._shard(number), place) for number, place in places)
+
+    def _values(self, shard: Any) -> NDArray[np.float32]:
         """Return all vectors of a shard, as a view of the file."""
-        flat = self._shard(shard)["sample"].flatten().to_numpy()
+        flat = shard["sample"].flatten().to_numpy()
         values: NDArray[np.float32] = flat.reshape(-1, *(self.index.shape or ()))
         return values
 
@@ -283,6 +325,7 @@ class ShardFiles:
             path = self.folder / entry.file
             try:
                 local = path if isinstance(path, Path) else cached(path, self._version)
+                status = local.stat()
                 batch = read_batch(local)
                 batch.validate(full=True)
             except (pa.ArrowException, OSError, ValueError) as error:
@@ -291,8 +334,8 @@ class ShardFiles:
                 ) from error
             if not _is_shard_of(batch, entry, self.index):
                 raise DataError(f"{path}: it is not the shard of its index; import the data again.")
-            self._open[number] = batch
-        return self._open[number]
+            self._open[number] = _Mapped(batch, local, status)
+        return self._open[number].batch
 
 
 @dataclass(frozen=True)

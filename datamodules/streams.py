@@ -171,12 +171,16 @@ def _picture_batches(
 
 def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
-        with path.open("rb") as file:
-            read_header(file)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        file = path.open("rb")
+        shape, order, dtype = read_header(file)
+        _check_shape(shape, dtype, path.stat().st_size - file.tell())
+        if order == "F" and len(shape) > 1:  # its rows are spread over the file
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return _array_stream(path, shape, fitting, _slices(array, size))
     except DAMAGE as error:
         raise unreadable(path, error) from error
-    return _array_stream(path, array.shape, fitting, _slices(array, size))
+    # Read, not mapped: a mapped file that is cut short meanwhile would end the process.
+    return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
 
 
 def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
@@ -186,8 +190,7 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
         check_growth(entry.compress_size, entry.file_size)
         file = archive.open(entry)
         shape, order, dtype = read_header(file)
-        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > entry.file_size:
-            raise ValueError(f"its array of shape {shape} is cut short")
+        _check_shape(shape, dtype, entry.file_size)
         if order == "F" and len(shape) > 1:
             raise ValueError("its values lie column by column; save np.ascontiguousarray of it")
     except DAMAGE as error:
@@ -209,6 +212,12 @@ def _table_stream(
     batches, named = table_batches(path, table, fitting, size, columns)
     of_clients = columns.client_in(table.schema.names) is not None
     return SampleStream(total=table.rows, named=named, of_clients=of_clients, batches=batches)
+
+
+def _check_shape(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
+    """Raise a ValueError for an array of more bytes than there are."""
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"its array of shape {shape} is cut short")
 
 
 def _array_stream(

@@ -8,6 +8,7 @@ sees models.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -33,7 +34,15 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.modules.cfcl_device import EDGES, PULLED, RESERVE, Device, Sender, proximity
+from coterie.modules.cfcl_device import (
+    EDGES,
+    PULLED,
+    RESERVE,
+    Device,
+    Sender,
+    believed,
+    proximity,
+)
 from coterie.modules.cfcl_model import Local, TripletModel
 from coterie.modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 from coterie.peers.topology import (
@@ -47,6 +56,8 @@ from coterie.peers.topology import (
 )
 
 MODEL, SETUP = "encoder", "setup"
+LARGEST_EMBEDDING = 2.0**24
+"""The largest coordinate that a device may send, as for what it sends the server."""
 METRICS = {
     "train": frozenset(
         {"loss", "triplet", "regulariser", "set_size", "steps", "time_step", "proximity", *EDGES}
@@ -122,7 +133,11 @@ class CFCL(Method):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Run one device's part in an event."""
-        device = Device.read(client.state, client.peer_messages)
+        messages, note = believed(client.data, client.peer_messages)
+        device = Device.read(client.state, messages)
+        return replace(self._act(client, device, phase, slots), note=note)
+
+    def _act(self, client: Client, device: Device, phase: Phase, slots: Slots) -> Outcome:
         event = self._timeline[phase.round - 1][phase.step]
         if event.kind == "aggregate":
             return self._send_up(device, phase, int(slots[SETUP]["unit"]))
@@ -167,7 +182,9 @@ class CFCL(Method):
         for keys, most in ((RESERVE, config.reserve_size), (PULLED, config.pull_size)):
             rows = range(1, most + 1)
             specs[keys[False]] = TensorSpec(shape=(rows, *task.shape), dtype=kind)
-            specs[keys[True]] = TensorSpec(shape=(rows, task.features))
+            specs[keys[True]] = TensorSpec(
+                shape=(rows, task.features), lowest=-LARGEST_EMBEDDING, highest=LARGEST_EMBEDDING
+            )
         return specs
 
     def _most_received(self, server: ServerState) -> int:

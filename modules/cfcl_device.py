@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clustering.kmeans import kmeans
-from coterie.contract import Client, Tensors, derive_seed, load_tensors
+from coterie.contract import Client, ClientData, Tensors, derive_seed, load_tensors
 from coterie.contract.clusterer import to_unit
+from coterie.contract.tensor_spec import LARGEST
 from coterie.losses.triplet import crossed_losses
 from coterie.modules.cfcl_model import TripletModel
 from coterie.modules.cfcl_timeline import CFCLConfig
@@ -27,6 +28,9 @@ from coterie.peers.samples_importance import sample_importance
 
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
 """The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
+_SAMPLES = (RESERVE[False], PULLED[False])
+_FARTHEST = 1000.0
+"""How many times as large as a device's own values those of a received sample may be."""
 EDGES = {f"proximity/{edge:g}": edge for edge in (1.0, 1.5, 2.0)}
 """Metrics that are the share of pulled items within a relative distance."""
 
@@ -276,6 +280,46 @@ class Sender:
         return torch.Generator().manual_seed(self._seed(*purpose))
 
 
+def believed(
+    data: ClientData, messages: Mapping[int, Tensors]
+) -> tuple[dict[int, dict[str, Tensor]], str]:
+    """Leave out samples that lie far beyond a device's own, with which its loss would overflow.
+
+    Whoever sent them would not be the one that fails. Images are within a range of their own.
+
+    Args:
+        data: The receiver's.
+        messages: Sender to message.
+
+    Returns:
+        Sender to message, and a note on what is left out; "" if nothing is.
+    """
+    vectors = [
+        value
+        for message in messages.values()
+        for key, value in message.items()
+        if key in _SAMPLES and value.is_floating_point()
+    ]
+    if not vectors:
+        return {by: dict(message) for by, message in messages.items()}, ""
+    most = _FARTHEST * max(1.0, float(data.take().abs().max()))
+    kept: dict[int, dict[str, Tensor]] = {by: {} for by in messages}
+    left = 0
+    for by, message in messages.items():
+        for key, value in message.items():
+            near = value
+            if key in _SAMPLES:
+                near = value[(value.abs() <= most).flatten(start_dim=1).all(dim=1)]
+            left += len(value) - len(near)
+            if len(near):
+                kept[by][key] = near
+    note = (
+        f"it leaves out {left} samples from its neighbours, beyond {_FARTHEST:g} times the largest "
+        "value of its own"
+    )
+    return kept, note if left else ""
+
+
 def proximity(
     config: CFCLConfig, client: Client, encoder: nn.Module, received: Tensor, seed: int
 ) -> dict[str, float]:
@@ -289,12 +333,15 @@ def proximity(
         seed: Of the k-means.
 
     Returns:
-        `proximity`, the mean, and the shares of items that are not beyond `EDGES`.
+        `proximity`, the mean, and the shares of items that are not beyond `EDGES`; nothing where
+        the device's own data lie on its centroids, so that all else is infinitely far.
     """
     own = client.embed(encoder, client.data.take())
     count = min(config.clusters, len(own))
     centroids = kmeans(own, count, seed=seed, restarts=config.restarts).centroids
     points = received if config.sends_embeddings else client.embed(encoder, received)
     found = relative_distances(points, own, centroids).double()
+    if bool(found.isnan().any()):
+        return {}
     shares = {name: float((found <= edge).double().mean()) for name, edge in EDGES.items()}
-    return {"proximity": float(found.mean()), **shares}
+    return {"proximity": min(float(found.mean()), LARGEST), **shares}

@@ -80,6 +80,19 @@ def reason(error: BaseException) -> str:
     return described(error).rstrip(".") or type(error).__name__
 
 
+def damage(error: BaseException) -> str:
+    """Return what is wrong with a file whose content raised an error, to stand in parentheses.
+
+    Python's words on values of a wrong type speak of code, not of the file.
+    """
+    if isinstance(error, KeyError):
+        return f"it lacks {described(error)}" if error.args else "a part is missing"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    of_code = (TypeError, AttributeError, IndexError, NameError, AssertionError, RecursionError)
+    return "it holds what Coterie does not write" if isinstance(error, of_code) else reason(error)
+
+
 def listed(items: Collection[object]) -> str:
     """Return the items with commas; of many the first ten, and the number of the others."""
     names = [str(item) for item in items]

@@ -164,6 +164,43 @@ def test_it_ends_with_its_driver_also_where_a_part_of_it_stands_still(mark, stop
     assert left_of(mark) == []
 
 
+LEAVE = """
+import os, signal, sys, time, ray
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.local_ray import LocalRay
+from tests.builders.ray_processes import ray_process
+connect(ClusterConfig())
+ray.get(ray.remote(num_cpus=0)(lambda: 1).remote())
+part, sent = sys.argv[1], signal.Signals[sys.argv[2]]
+keeper = LocalRay.running.process.pid
+os.kill(keeper if part == "keeper" else ray_process(part), sent)
+begun = time.monotonic()
+disconnect()
+print(time.monotonic() - begun < 20, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "sent"),
+    [
+        ("gcs_server", "SIGSTOP"),
+        ("raylet", "SIGSTOP"),
+        ("keeper", "SIGSTOP"),
+        ("keeper", "SIGKILL"),
+    ],
+)
+def test_who_leaves_it_waits_for_no_part_that_stands_still_and_leaves_nothing(mark, part, sent):
+    """As when a run has ended its actors, and nobody watches the cluster any more."""
+    driver = begin(mark, "-c", LEAVE, part, sent)
+    try:
+        output, errors = driver.communicate(timeout=90)
+    finally:
+        driver.kill()
+    assert (driver.returncode, output) == (0, "True\n"), errors
+    assert left_of(mark, 10) == []
+
+
 @pytest.mark.parametrize(
     ("how", "code"), [pytest.param("ends", 0, marks=pytest.mark.slow), ("killed", -signal.SIGKILL)]
 )

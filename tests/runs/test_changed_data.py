@@ -134,6 +134,29 @@ def test_a_private_run_has_one_data_set(tmp_path, change):
         train(tmp_path, "fedavg_digits", 2, *private, "resume=true", "accept_changed_data=true")
 
 
+OWN_NOISE = {
+    "orchestra_digits": ("method.privacy=local_dp", "method.epsilon=5", "method.epochs=1"),
+    "fedsc_digits": ("method.noise=0.1", "method.projector_norm=none"),
+}
+
+
+@pytest.mark.parametrize("method", OWN_NOISE)
+def test_where_clients_add_noise_themselves_a_run_has_one_data_set_too(tmp_path, method):
+    draw = np.random.default_rng(0)
+
+    def change():
+        images = draw.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+        clients = np.repeat(np.array(NAMES), 20)
+        np.savez(tmp_path / "data.npz", samples=images, labels=np.arange(60) % 2, clients=clients)
+
+    keys = (*OWN_NOISE[method], "augmentation=mild", "method.batch_size=8")
+    change()
+    train(tmp_path, method, 1, *keys)
+    change()
+    with pytest.raises(ConfigError, match=r" put it back as it was, or begin a new run\.$"):
+        train(tmp_path, method, 2, *keys, "resume=true", "accept_changed_data=true")
+
+
 def test_clients_keep_their_states_by_name():
     state = RunState(
         server=ServerState(slots={}),

@@ -1,9 +1,14 @@
 """Two runs never write in one directory, and a dead one leaves no claim behind."""
 
+import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +20,25 @@ from coterie.tracking.claim import claimed
 from tests.builders.runs import COMMAND
 
 FORK = multiprocessing.get_context("fork")
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def place():
+    """A folder into which everybody may write, as /tmp."""
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
+
+
+def as_nobody(script, path):
+    """What another user is told who runs a script with this path."""
+    command = ["/bin/sh", "-c", script, "other", str(path)]
+    done = subprocess.run(
+        command, user=65534, group=65534, check=False, capture_output=True, text=True
+    )
+    return done.stderr
 
 
 def hold(folder, held):
@@ -85,3 +109,40 @@ def test_a_refused_run_leaves_a_folder_that_was_there_empty(tmp_path):
     folder.mkdir()
     assert main([*COMMAND, f"run_dir={folder}", "precision=16-mixed"]) == 2
     assert list(folder.iterdir()) == []
+
+
+@as_root
+@pytest.mark.parametrize("old", [False, True])
+def test_another_user_cannot_hold_the_claim(place, old):
+    if old:  # of a version that left it open to all, or of a copy
+        (place / ".lock").touch(0o644)
+    with claimed(place):
+        pass
+    assert "denied" in as_nobody('exec 9<"$1"', place / ".lock")
+
+
+@as_root
+@pytest.mark.parametrize("resume", ["true", "false"])
+def test_a_folder_that_another_user_has_made_is_refused(place, capsys, resume):
+    as_nobody('mkdir "$1"', place / "run")
+    if resume == "true":  # of a run of root's, which he has got into his folder
+        as_nobody('touch "$1"', place / "run" / "config.yaml")
+        (place / "run" / "config.yaml").write_text("seed: 0\n")
+    assert main([*COMMAND, f"run_dir={place / 'run'}", f"resume={resume}"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told == (
+        f"run_dir={place / 'run'}: it is another user's folder, who could lead what the run writes "
+        "to other files; choose a new one, or chown it with all that is in it."
+    )
+
+
+def test_a_lock_without_a_run_is_not_told_as_one(tmp_path):
+    (tmp_path / ".lock").write_text(f"{2**22 + 1}\n")  # an id above Linux' largest
+    with (tmp_path / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError) as caught, claimed(tmp_path):
+            pass
+    assert str(caught.value) == (
+        f"run_dir={tmp_path}: its .lock is locked, by a run on another machine or by another "
+        "user's program; wait for it, or go on in a copy of the folder."
+    )

@@ -103,14 +103,14 @@ SWAPS = {
 @pytest.mark.parametrize("name", SWAPS)
 def test_a_config_that_is_swapped_is_read_as_strictly_again(tmp_path, name):
     directory = swapped(tmp_path, SWAPS[name])
-    with pytest.raises(DataError, match="a file of the run is damaged"):
+    with pytest.raises(DataError, match=r"config\.yaml: it is damaged"):
         write_run_report(directory, CONFIG)
 
 
 def test_a_config_that_becomes_endless_is_not_read(tmp_path, odd):
     odd(tmp_path / "config.yaml")
     if (tmp_path / "config.yaml").is_file():
-        with pytest.raises(DataError, match="a file of the run is damaged"):
+        with pytest.raises(DataError, match=r"config\.yaml: it is damaged"):
             write_run_report(RunDirectory(tmp_path), CONFIG)
 
 

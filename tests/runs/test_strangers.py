@@ -339,6 +339,7 @@ def test_states_and_assignments_are_the_owners_and_the_rest_is_the_umasks(tmp_pa
     umask = os.umask(0)
     os.umask(umask)
     assert (done.run_dir / "checkpoints").stat().st_mode & 0o777 == 0o700
-    assert modes.pop(Path("assignments.parquet")) == 0o600
+    for private in ("assignments.parquet", ".lock"):
+        assert modes.pop(Path(private)) == 0o600
     for path, mode in modes.items():
         assert mode == (0o777 if (done.run_dir / path).is_dir() else 0o666) & ~umask, path

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.plain_files import read_yaml
-from coterie.errors import ConfigError, reason
+from coterie.errors import ConfigError, damage
 
 
 def read_stored_config(path: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def read_stored_config(path: Path) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except ValueError as error:
-        raise ConfigError(f"{path}: it is not plain YAML ({reason(error)}); {other}.") from error
+        raise ConfigError(f"{path}: it is not plain YAML ({damage(error)}); {other}.") from error
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
     values.pop("trust", None)  # it is the reader's to give, as are downloads

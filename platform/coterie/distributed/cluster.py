@@ -26,6 +26,9 @@ _ADDRESSES = 64 * 2**30
 """Bytes of address space that a driver needs for PyTorch, Ray's threads and its object store."""
 
 
+_PATIENCE_S = 5.0
+
+
 def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     """Connect this process to Ray, unless it is connected.
 
@@ -146,9 +149,21 @@ def _asked_once() -> Iterator[None]:
 
 def disconnect() -> None:
     """End the connection; a local Ray stays until this process ends, for the next run."""
-    ray.shutdown()
-    if LocalRay.running is not None and LocalRay.running.killed:
-        LocalRay.running.end()
+    over, local = threading.Event(), LocalRay.running
+    if local is not None:
+        threading.Thread(target=_unblock, args=(local, over), daemon=True).start()
+    try:
+        ray.shutdown()
+    finally:
+        over.set()
+    if local is not None and local.killed:
+        local.end()
+
+
+def _unblock(local: LocalRay, over: threading.Event) -> None:
+    """Kill what stands still of a local Ray while this process leaves it: it would wait for it."""
+    while not over.wait(_PATIENCE_S):
+        local.end_stopped()
 
 
 def started_here() -> bool:

@@ -54,6 +54,7 @@ def main() -> None:
     if over.is_set():
         _end(others)
     if died:
+        _kill_session()  # agents, which have names that do not tell the folder
         os._exit(0)  # Ray would wait for what has died
 
 

@@ -1,5 +1,6 @@
 """A local Ray in a separate process, which starts while this one imports PyTorch."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, NamedTuple
 
 from coterie.distributed.ray_token import keep_token
 from coterie.distributed.session_folder import discard
@@ -21,6 +22,14 @@ _HEAD = "coterie.distributed.head_process"
 _LOOK_S = 0.5
 _RAYS = ("raylet", "gcs_server")
 _PROCESSES = Path("/proc/self")
+_STOPPED = "T"
+
+
+class _Process(NamedTuple):
+    pid: int
+    name: str
+    state: str
+    parent: int
 
 
 class LocalRay:
@@ -54,6 +63,7 @@ class LocalRay:
         )
         self.address: str | None = None
         self._folder: Path | None = None
+        atexit.register(self._end_if_stopped)
 
     @classmethod
     def begin(cls) -> "LocalRay":
@@ -94,6 +104,8 @@ class LocalRay:
         """End Ray without waiting; if the process that keeps it was killed, end it from here."""
         assert self.process.stdin is not None
         self.process.stdin.close()
+        if self.killed:
+            self._kill_all()
         if self._folder is not None and self.process.poll() is not None:
             discard(self._folder)
         if LocalRay.running is self:
@@ -103,6 +115,12 @@ class LocalRay:
         """Kill the control process if it stands still: the end of the connection waits for it."""
         for pid, name, _ in self._children():
             if name == "gcs_server":
+                os.kill(pid, signal.SIGKILL)
+
+    def end_stopped(self) -> None:
+        """Kill Ray's own processes that stand still (SIGSTOP): who leaves Ray waits for them."""
+        for pid, _, state in self._children():
+            if state == _STOPPED:
                 os.kill(pid, signal.SIGKILL)
 
     def end_too(self, pid: int) -> None:
@@ -154,17 +172,32 @@ class LocalRay:
 
     def _children(self) -> Iterator[tuple[int, str, str]]:
         """Yield the id, name and state of Ray's own processes; none where there is no /proc."""
-        for process in Path("/proc").glob("[0-9]*"):
+        for process in self._processes():
+            if process.name in _RAYS and process.parent == self.process.pid:
+                yield process.pid, process.name, process.state
+
+    def _processes(self) -> Iterator[_Process]:
+        """Yield all processes of Ray but its workers, that which keeps it too: its session."""
+        for found in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
-                name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-                state, parent = rest.split()[:2]
-                if name in _RAYS and int(parent) == self.process.pid:
-                    yield int(process.name), name, state
+                name, _, rest = (found / "stat").read_text().partition("(")[2].rpartition(")")
+                state, parent, _, session = rest.split()[:4]
+                if int(session) == self.process.pid:
+                    yield _Process(int(found.name), name, state, int(parent))
+
+    def _kill_all(self) -> None:
+        """Kill all of Ray, also agents, whose command lines do not name the folder."""
+        for process in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
     def _kill(self) -> None:
         """End a Ray that is starting; the next start removes its folder."""
-        for pid in [*(pid for pid, _, _ in self._children()), self.process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill_all()
         self.process.wait()
         self.end()
+
+    def _end_if_stopped(self) -> None:
+        """Kill all of Ray if the process that keeps it stands still, and so could not end it."""
+        if any(p.pid == self.process.pid and p.state == _STOPPED for p in self._processes()):
+            self._kill()

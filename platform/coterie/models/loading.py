@@ -20,7 +20,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.method import Task, build_method
 from coterie.contract.phase import ServerState
 from coterie.contract.section_checks import check_section
-from coterie.errors import ConfigError, ContractError, DataError, reason
+from coterie.errors import ConfigError, ContractError, DataError, damage, reason
 from coterie.models.saved_model import (
     CONFIG,
     DESCRIPTION,
@@ -105,7 +105,9 @@ def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
         whole = all(type(size) is int and size > 0 for size in (*shape, *head, many))
         fits = whole and isinstance(getattr(torch, description["dtype"]), torch.dtype)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
+        raise DataError(
+            f"{path}: it is damaged ({damage(error)}); copy the model again."
+        ) from error
     if not fits or sum(sizes) > most:
         raise DataError(
             f"{path}: samples of shape {show(shape)} and the layout of its server state do not fit "
@@ -147,7 +149,9 @@ def _build(
         features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         path = folder / DESCRIPTION
-        raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
+        raise DataError(
+            f"{path}: it is damaged ({damage(error)}); copy the model again."
+        ) from error
     model = build_method(sections["method"], task).model_for(server, None)  # type: ignore[arg-type]
     if head == "centroids":
         return with_head(model, Centroids(torch.zeros(clusters, features)))

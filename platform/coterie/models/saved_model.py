@@ -22,7 +22,7 @@ from coterie.config.plain_files import YAML_BYTES, read_bytes, read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
-from coterie.errors import DataError
+from coterie.errors import DataError, damage
 from coterie.networks.heads import Centroids
 from coterie.networks.prototypes import UnitPrototypes
 from coterie.tracking.atomic import replacing, write_text_atomically
@@ -198,7 +198,9 @@ def read_description(folder: Path) -> dict[str, Any]:
         description = read_json(path, _DESCRIPTION_BYTES)
         written = description.get("format")
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: it is damaged ({error}); copy the model again.") from error
+        raise DataError(
+            f"{path}: it is damaged ({damage(error)}); copy the model again."
+        ) from error
     if written != FORMAT:
         newer = isinstance(written, int) and written > FORMAT
         remedy = "update Coterie" if newer else "run the experiment again"

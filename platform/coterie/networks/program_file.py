@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
-from coterie.errors import reason
+from coterie.errors import damage
 from coterie.networks.program_operators import is_allowed
 from coterie.networks.size_arithmetic import BOUNDED
 from coterie.networks.size_expressions import is_range_name, is_size_expression
@@ -86,7 +86,7 @@ class Program(nn.Module):
         except ProgramError:
             raise
         except Exception as error:  # PyTorch raises undocumented errors for damaged graphs
-            raise ProgramError(f"it cannot be read ({reason(error)})") from error
+            raise ProgramError(f"it cannot be read ({damage(error)})") from error
 
     def forward(self, samples: Tensor) -> Any:
         """Run the program."""

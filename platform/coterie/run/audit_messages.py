@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import DataError
+from coterie.errors import DataError, damage
 from coterie.tracking.metrics_log import read_rows
 
 
@@ -55,7 +55,7 @@ def audited_keys(metrics: Path) -> list[AuditedKey]:
         return [*_joined(sent for phase in phases for sent in phase["messages"]), *_failures(rows)]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{metrics}: its messages are damaged ({error!r}); run it again."
+            f"{metrics}: its messages are damaged ({damage(error)}); run it again."
         ) from error
 
 

@@ -52,6 +52,7 @@ from coterie.run.setup import assemble
 from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.formatting import without_auroc
+from coterie.tracking.paths import check_ours
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.skipped import SKIPPED, check_same_skipped, write_skipped
 from coterie.tracking.streams import open_missing
@@ -210,7 +211,9 @@ class Federation:
                 "resume=true: give the folder of the run to go on with as run_dir=DIR."
             )
         if config.resume and config.run_dir and RunDirectory.exists(config.run_dir):
-            return RunDirectory.open(config.run_dir)
+            directory = RunDirectory.open(config.run_dir)
+            check_ours("run_dir", directory.path)
+            return directory
         return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())
 
     def _begin(self, session: Session, *, is_new: bool) -> None:

@@ -129,9 +129,8 @@ class Recovery:
             return
         accepted = self.config.accept_changed_data
         metadata = loaded.state.server.metadata
-        private = self.config.privacy.dp.clip is not None
         changed = check_same_data(
-            loaded.data, self.data, metadata, accepted=accepted, private=private
+            loaded.data, self.data, metadata, accepted=accepted, private=self._spends
         )
         if changed:
             follow_clients(loaded.state, loaded.data, self.data)
@@ -139,6 +138,13 @@ class Recovery:
             sentence = f"the data was changed {after}, and this was accepted: {changed}"
             loaded.state.failures.append(sentence)
             self.view.note(f"{sentence}.")
+
+    @property
+    def _spends(self) -> bool:
+        """Whether the run counts an ε, of noisy sums or of noise that clients add themselves."""
+        first = self.recorder.method.next(self.start)
+        by_clients = first is not None and first.epsilon is not None
+        return by_clients or self.config.privacy.dp.clip is not None
 
 
 def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:

@@ -16,7 +16,7 @@ from coterie.studies.processes import PlannedRun, Watcher, check_finished, run_a
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
-from coterie.tracking.paths import check_contained, local_path
+from coterie.tracking.paths import check_contained, check_ours, local_path
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
 
@@ -134,5 +134,6 @@ def _folder(kind: str, out: str | None, *, resume: bool, key: str) -> Path:
         folder = local_path(key, out).absolute()
         if (folder / f"{kind}.yaml").is_file():
             check_contained(key, folder)
+            check_ours(key, folder)
             return folder
     return RunDirectory.create(out, kind, job=under_submitted_job(), key=key).path

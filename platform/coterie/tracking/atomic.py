@@ -24,18 +24,18 @@ def is_half(path: Path) -> bool:
 def is_left(path: Path) -> bool:
     """Return whether this is a temporary file of a process of this machine that has ended."""
     half = _HALF.fullmatch(path.name)
-    if half is None:
-        return False
+    return half is not None and not is_running(int(half[1]))
+
+
+def is_running(process: int) -> bool:
+    """Return whether this machine may have a process of this id, also another user's."""
     try:
-        os.kill(int(half[1]), 0)  # sends nothing
+        os.kill(process, 0)  # sends nothing
     except ProcessLookupError:
-        return True
-    except (
-        OSError,
-        OverflowError,
-    ):  # another user's process, or no process id
         return False
-    return False
+    except (OSError, OverflowError):  # another user's process, or no process id
+        return True
+    return True
 
 
 @contextmanager

@@ -1,13 +1,17 @@
-"""Locks run directories, so that two runs never write to the same one."""
+"""Locks run directories, so that two runs never write to the same one.
+
+Whoever may open a file may lock it, also if only to read it. So the file opens for its owner alone.
+"""
 
 import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.errors import ConfigError
+from coterie.tracking.atomic import is_running
 from coterie.tracking.paths import open_own, part_links
 
 LOCK = ".lock"
@@ -37,10 +41,11 @@ def claimed(folder: Path) -> Iterator[None]:
 def _open_locked(folder: Path) -> int:
     """Open and lock the file that is there, which no other folder has too."""
     while True:
-        descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT, mode=0o600)
         try:
+            _close_to_others(descriptor)
             _lock(descriptor, folder)
-            part_links(folder / LOCK)
+            part_links(folder / LOCK, private=True)
             if os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                 return descriptor
         except BaseException:
@@ -60,15 +65,30 @@ def check_unclaimed(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _close_to_others(descriptor: int) -> None:
+    """Let nobody else open the file; one of an older version, or of a copy, may be open to all."""
+    status = os.fstat(descriptor)
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        with suppress(OSError):  # some file systems have no modes
+            os.fchmod(descriptor, 0o600)
+
+
+def _held(descriptor: int) -> str:
+    """Return who holds the lock, as the end of a sentence with a remedy."""
+    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+    if holder.isdecimal() and is_running(int(holder)):
+        return f"another run (process {holder}) writes in it; wait for it or choose another folder."
+    return (
+        f"its {LOCK} is locked, by a run on another machine or by another user's program; wait for "
+        "it, or go on in a copy of the folder."
+    )
+
+
 def _lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise ConfigError(
-            f"run_dir={folder}: another run (process {holder}) writes in it; wait for it or choose "
-            "another folder."
-        ) from error
+        raise ConfigError(f"run_dir={folder}: {_held(descriptor)}") from error
     except OSError as error:  # some network file systems have no locks; the run goes on without
         _log.warning(
             "%s cannot be locked (%s): make sure that no other run writes to it.",

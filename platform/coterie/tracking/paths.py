@@ -76,6 +76,23 @@ def check_contained(key: str, folder: Path) -> None:
                     )
 
 
+def check_ours(key: str, folder: Path) -> None:
+    """Refuse a folder of another user's, who could lead what a run writes to other files.
+
+    A new file tells who the user is there, as network file systems may count owners otherwise.
+
+    Raises:
+        ConfigError: If it is another user's, root's excepted.
+    """
+    with tempfile.TemporaryFile(dir=folder) as made:
+        user, owner = os.fstat(made.fileno()).st_uid, folder.stat().st_uid
+    if owner not in {0, user}:
+        raise ConfigError(
+            f"{key}={folder}: it is another user's folder, who could lead what the run writes to "
+            "other files; choose a new one, or chown it with all that is in it."
+        )
+
+
 def make_private(folder: Path) -> None:
     """Make a folder that only its owner can enter, or close one that others could."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,13 +100,13 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def open_own(path: Path, flags: int) -> int:
-    """Open a file that a run writes to without following links; flags are those of os.open.
+def open_own(path: Path, flags: int, *, mode: int = 0o666) -> int:
+    """Open a file that a run writes to without following links; as os.open does otherwise.
 
     Raises:
         OSError: If it cannot be opened, or is a link.
     """
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def part_links(path: Path, *, private: bool = False) -> None:

@@ -98,13 +98,19 @@ def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
     return found
 
 
-def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int | None) -> list[str]:
+def in_words(
+    summary: Mapping[str, Any],
+    privacy: PrivacyConfig,
+    clusters: int | None,
+    own_noise: float | None = None,
+) -> list[str]:
     """Describe what was done, what left the clients, and what protected it.
 
     Args:
         summary: The content of `summary.json`; {} for a run that has not ended.
         privacy: The run's protection.
         clusters: The number of clusters that have samples; None without clusters.
+        own_noise: The ε of what clients added noise to themselves; None without such noise.
     """
     if not summary:
         return []
@@ -119,7 +125,11 @@ def in_words(summary: Mapping[str, Any], privacy: PrivacyConfig, clusters: int |
         "Masks were on: the server could read sums over clients, and no client's own message."
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
-        noise_in_words(spent),
+        noise_in_words(spent)
+        if spent or own_noise is None
+        else "Clients added noise to some of what they sent, centroids or matrices, whose ε is "
+        f"{own_noise:.3g}. It does not cover the model: nothing bounds what that tells about a "
+        "single sample.",
     ]
 
 

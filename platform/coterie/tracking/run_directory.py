@@ -20,7 +20,13 @@ from coterie.errors import ConfigError
 from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
-from coterie.tracking.paths import check_contained, default_root, local_path, make_writable
+from coterie.tracking.paths import (
+    check_contained,
+    check_ours,
+    default_root,
+    local_path,
+    make_writable,
+)
 from coterie.tracking.skipped import SKIPPED
 
 
@@ -50,7 +56,8 @@ class RunDirectory:
             key: The name of the path in errors.
 
         Raises:
-            ConfigError: If the path is relative under a job, not empty, or cannot be written.
+            ConfigError: If the path is relative under a job, not empty, another user's, or cannot
+                be written.
         """
         if run_dir is None:
             return cls(_make_default(default_root(job=job), experiment), made=True)
@@ -63,6 +70,7 @@ class RunDirectory:
         path = path.absolute()
         made = not path.exists()
         make_writable(key, path)
+        check_ours(key, path)
         check_unclaimed(path)
         ours = [child for child in path.iterdir() if child.name == LOCK or is_half(child)]
         if any(child not in ours or child.is_symlink() for child in path.iterdir()):

@@ -10,7 +10,8 @@ import io
 import math
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from typing import Any
 from coterie.config.about import about
 from coterie.config.differences import changed_keys
 from coterie.config.explain import show
-from coterie.config.plain_files import read_bytes, read_json, read_yaml
+from coterie.config.plain_files import read_bytes, read_yaml
 from coterie.config.schema import RunConfig
-from coterie.errors import DataError, described
+from coterie.errors import DataError, damage
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
@@ -29,6 +30,7 @@ from coterie.tracking.report_words import OUTLIERS, client_clusters, in_words
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
 from coterie.tracking.skipped import SKIPPED
+from coterie.tracking.summary import read_summary
 
 _TEMPLATE = Path(__file__).with_name("report.html.jinja")
 _CAPTIONS = {
@@ -80,7 +82,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
         text = _page(directory, config)
     except _DAMAGE as error:
         raise DataError(
-            f"{directory.path}: a file of the run is damaged ({described(error)}), so it has no "
+            f"{directory.path}: a file of the run is damaged ({damage(error)}), so it has no "
             f"{directory.report.name}; remove files that it did not write."
         ) from error
     write_text_atomically(directory.report, text)
@@ -90,12 +92,21 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
 def _page(directory: RunDirectory, config: RunConfig) -> str:
     from jinja2 import Environment  # imported only where a page is made
 
-    summary: dict[str, Any] = {}
-    if directory.summary.is_file():
-        summary = read_json(directory.summary)
-    rows = read_rows(directory.metrics, "server")
+    summary = read_summary(directory.summary)
     failures = summary.get("failures", [])
-    found = client_clusters(directory.assignments)
+    with _named(directory.metrics):
+        rows = read_rows(directory.metrics, "server")
+        rounds, sent = _round_table(rows), _byte_table(rows, summary)
+        spent = [float(row["epsilon"]) for row in rows if "epsilon" in row]
+        own_noise = spent[-1] if spent and not summary.get("privacy") else None
+    with _named(directory.assignments):
+        found = client_clusters(directory.assignments)
+    with _named(directory.clients):
+        clients = _client_table(directory.clients)
+    with _named(directory.path / SKIPPED):
+        skipped = _skipped_table(directory.path / SKIPPED)
+    with _named(directory.config):
+        software = _software(directory, summary)
     clusters = None if found is None else sum(name != OUTLIERS for name in found[0][1:])
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
@@ -106,20 +117,32 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         folder=directory.path.name,
         summary=summary,
         tiles=_tiles(summary),
-        words=in_words(summary, config.privacy, clusters),
+        words=in_words(summary, config.privacy, clusters, own_noise),
         clusters=None if found is None else Table(*found),
         scores=[_score_table(table) for table in score_tables(summary.get("metrics", {}))],
-        rounds=_round_table(rows),
+        rounds=rounds,
         figures=_figures(directory.figures),
         failures=failures[:_FAILURES],
         failed=len(failures),
-        skipped=_skipped_table(directory.path / SKIPPED),
-        sent=_byte_table(rows, summary),
+        skipped=skipped,
+        sent=sent,
         seconds=_second_table(summary),
-        clients=_client_table(directory.clients),
+        clients=clients,
         config={key: show(value) for key, value in changed_keys(config).items()},
-        software=_software(directory, summary),
+        software=software,
     )
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in whose content the errors within lie."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DataError(
+            f"{path}: it is damaged ({damage(error)}), so the run has no report.html; restore it, "
+            "or remove it if the run did not write it."
+        ) from error
 
 
 def _tiles(summary: Row) -> dict[str, str]:

@@ -4,11 +4,38 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from coterie.config.plain_files import read_json
 from coterie.config.record_names import Status
+from coterie.errors import DataError, damage, printable
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.metrics_log import finite, flat
+
+Numbers = dict[str, float | None]
+
+
+class _Written(TypedDict):
+    """What a run's summary has at least, and what is read of the rest."""
+
+    status: str
+    method: str
+    rounds: int
+    clients: int
+    metrics: dict[str, dict[str, float | Numbers | None]]
+    bytes: Numbers
+    failures: list[str]
+    seconds: Numbers
+    privacy: NotRequired[dict[str, float | str]]
+    commit: NotRequired[str]
+    device: NotRequired[str]
+    error: NotRequired[str]
+
+
+_WRITTEN = TypeAdapter(_Written)
 
 _TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated", "privacy")
 
@@ -108,6 +135,28 @@ class Summary:
         """Write the summary atomically as strict JSON."""
         text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
         write_text_atomically(path, text + "\n")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the content of a `summary.json`; {} if there is none, as before the end of a run.
+
+    Raises:
+        DataError: If it holds what no run writes.
+    """
+    if not path.exists():
+        return {}
+    other = "restore it, or delete it and resume the run, which writes it again"
+    try:
+        found = read_json(path)
+        _WRITTEN.validate_python(found, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        where = f"{printable(place)}: " if place else ""
+        raise DataError(f"{path}: it is damaged ({where}{first['msg']}); {other}.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: it is damaged ({damage(error)}); {other}.") from error
+    return dict(found)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,3 +231,43 @@ def test_damaged_shards_are_refused_in_one_sentence(tmp_path, damage):
 def test_a_folder_without_an_index_says_how_to_make_one(tmp_path):
     with pytest.raises(DataError, match="make shards with coterie import_data"):
         ShardFiles.open(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "written into"])
+@pytest.mark.parametrize("kind", ["pictures", "vectors"])
+def test_a_shard_that_changes_while_it_is_mapped_is_refused(pictures, tmp_path, kind, how):
+    """A file that was cut short would end the process; what is written into it counts as data."""
+    data = ClassFolders(ClassFolders.Config(path=str(pictures)))
+    if kind == "vectors":
+        np.save(tmp_path / "data.npy", np.zeros((40, 6), np.float32))
+        data = NPZ(NPZ.Config(path=str(tmp_path / "data.npy")))
+    imported(data, tmp_path / "out", shard_bytes=10**6)
+    files, rows = ShardFiles.open(tmp_path / "out"), np.arange(40)
+    read = files.pictures if kind == "pictures" else files.vectors
+    read(rows)
+    shard = tmp_path / "out" / "shard-00000.arrow"
+    size = shard.stat().st_size
+    with shard.open("r+b") as file:
+        if how == "written into":
+            file.seek(size // 2)
+            file.write(b"other")
+        else:
+            file.truncate(0 if how == "emptied" else size // 3)
+    with pytest.raises(DataError) as caught:
+        read(rows)
+    assert str(caught.value) == (
+        f"{shard}: it was changed while it was read; put it back as it was, or import the data "
+        "again, and start again."
+    )
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_shard_that_goes_stays_for_whoever_has_mapped_it(pictures, tmp_path, how):
+    imported(ClassFolders(ClassFolders.Config(path=str(pictures))), tmp_path / "out")
+    files, rows = ShardFiles.open(tmp_path / "out"), np.arange(40)
+    before = files.pictures(rows)
+    shard = tmp_path / "out" / "shard-00000.arrow"
+    shard.unlink()
+    if how == "replaced":
+        shard.write_bytes(b"another")
+    assert files.pictures(rows) == before

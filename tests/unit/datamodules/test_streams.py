@@ -1,6 +1,7 @@
 """Samples from arrays and tables, batch by batch, fitted to what a model takes; refusals."""
 
 import io
+import os
 import re
 import tracemalloc
 import zipfile
@@ -481,3 +482,21 @@ def test_a_header_that_lies_is_refused_in_a_sentence(ending, header):
             archive.writestr("samples.npy", content)
     with pytest.raises(DataError, match=rf"^x\.{ending}: it (cannot be read|holds no sample) \("):
         read(f"x.{ending}")
+
+
+def test_an_array_that_is_cut_short_while_it_is_read_is_refused():
+    """Mapped into memory, it would end the process by a signal."""
+    np.save("x.npy", np.zeros((100_000, 3), np.float32))
+    batches = open_samples(Path("x.npy"), VECTORS, 100).batches
+    next(batches)
+    os.truncate("x.npy", 4096)
+    with pytest.raises(DataError, match=r"^x\.npy: it cannot be read \(.+\); write it again\.$"):
+        list(batches)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_is_read_in_either_order(order):
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    np.save("x.npy", np.asarray(rows, order=order))
+    found = [batch.samples for batch in open_samples(Path("x.npy"), VECTORS, 100).batches]
+    np.testing.assert_array_equal(np.concatenate(found), rows.astype(np.float32))

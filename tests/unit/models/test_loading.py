@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -219,3 +220,26 @@ def test_a_key_of_another_version_is_refused(copy):
     path = copy / "config.yaml"
     path.write_text(path.read_text().replace("representation_epochs", "local_epochs"))
     assert "its method section is of another version" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "no type"},
+        {"dtype": ""},
+        {"prototypes": {"a": 1}},
+        {"server": {"step": 0, "metadata": {}, "slots": {"a": {"b": "nothing 2x3"}}}},
+    ],
+)
+def test_a_description_of_wrong_values_is_refused_without_words_of_python(copy, change):
+    describe_anew(copy, **change)
+    told = refusal(copy)
+    assert "model.json: it is damaged (" in told
+    assert not re.search(r"object|attribute|operand|Error", told)
+
+
+@pytest.mark.parametrize("text", ["0", "[]", "true", "null"])
+def test_a_description_that_is_no_mapping_is_refused(copy, text):
+    (copy / "model.json").write_text(text)
+    told = refusal(copy)
+    assert "model.json: it is damaged (it holds what Coterie does not write); copy" in told

@@ -103,3 +103,11 @@ def test_a_small_file_of_many_samples_fills_no_memory(tmp_path):
 def test_columns_that_no_run_writes_are_an_error(tmp_path, columns):
     with pytest.raises((ValueError, LookupError)):
         client_clusters(write(tmp_path / "a.parquet", **columns))
+
+
+def test_noise_of_clients_own_is_not_told_as_none():
+    found = " ".join(in_words(SUMMARY, PrivacyConfig(), 4, 9.821))
+    assert "Clients added noise to some of what they sent" in found
+    assert "whose ε is 9.82. It does not cover the model" in found
+    assert "Noise was off" not in found
+    assert "Noise was off" in " ".join(in_words(SUMMARY, PrivacyConfig(), 4))

@@ -1,6 +1,7 @@
 """`report.html` of directories as runs leave them, whole or not."""
 
 import csv
+import json
 import os
 import re
 
@@ -117,3 +118,43 @@ def test_files_of_no_run_are_refused_and_not_read_whole(directory, name):
     with pytest.raises(DataError, match=r"is damaged \(|a line has more than 16 MiB"):
         write_run_report(directory, CONFIG)
     assert not directory.report.exists()
+
+
+RAW = r"object|attribute|subscriptable|operand|iterable|Error"
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("bytes",), -1),
+        (("bytes", "up"), "7"),
+        (("failures",), 2**70),
+        (("metrics", "clustering"), "much"),
+        (("metrics", "clustering", "acc"), [1]),
+        (("rounds",), None),
+        (("seconds", "total"), {}),
+        ((), [1]),
+    ],
+)
+def test_a_summary_that_no_run_writes_is_refused_by_place(directory, place, value):
+    whole = {**summary(metrics={"clustering": {"acc": 0.5}}).as_dict(), "seconds": {"total": 1.0}}
+    inner = whole
+    for key in place[:-1]:
+        inner = inner[key]
+    if place:
+        inner[place[-1]] = value
+    directory.summary.write_text(json.dumps(whole if place else value))
+    with pytest.raises(DataError) as caught:
+        write_run_report(directory, CONFIG)
+    told = str(caught.value)
+    assert told.startswith(f"{directory.summary}: it is damaged ({'.'.join(place)}")
+    assert told.endswith("; restore it, or delete it and resume the run, which writes it again.")
+    assert not re.search(RAW, told)
+
+
+@pytest.mark.parametrize("name", ["assignments.parquet", "clients.csv", "config.yaml"])
+def test_a_damaged_file_is_named(directory, name):
+    (directory.path / name).write_bytes(b"\xff[1, 2\n")
+    with pytest.raises(DataError) as caught:
+        write_run_report(directory, CONFIG)
+    assert str(caught.value).startswith(f"{directory.path / name}: it is damaged (")
