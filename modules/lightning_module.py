@@ -43,6 +43,7 @@ from coterie.contract.own_module import (
     check_module,
     copy_of,
     has_step,
+    layers_like,
     needs_several_rows,
 )
 from coterie.contract.seeds import seeded_everywhere
@@ -342,10 +343,8 @@ class Lightning(Method):
         names = [*module.state_dict()]
         for pattern in self._config.personal:
             if not any(fnmatchcase(name, pattern) for name in names):
-                first = ", ".join(names[:3])
                 raise ConfigError(
-                    f"method.personal: no layer is called {pattern}; those of the module begin "
-                    f"with {first}."
+                    f"method.personal: {pattern} fits no layer; {layers_like(pattern, names)}"
                 )
 
 

@@ -168,9 +168,7 @@ def test_personal_layers_stay_with_their_client(tmp_path):
 
 
 def test_a_personal_layer_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"no layer is called hat\.\*.*begin with body\.0\.weight"
-    ):
+    with pytest.raises(ConfigError, match=r"hat\.\* fits no layer; did you mean head\.\*"):
         federated(tmp_path, personal=["hat.*"])
 
 
@@ -584,3 +582,20 @@ def test_a_module_that_nothing_scores_is_told(tmp_path, keys, told):
     view = Silent()
     federated(tmp_path, data=Unscored(), view=view, **keys)
     assert len([note for note in view.notes if note.startswith("Nothing scored the mod")]) == told
+
+
+@pytest.mark.parametrize("trainer", [{}, {"devices": 1}])
+def test_a_share_of_a_gpu_is_no_number_of_devices(tmp_path, trainer):
+    cluster = {"backend": "serial", "gpus_per_client": 0.25}
+    assert federated(tmp_path, rounds=1, cluster=cluster, trainer=trainer).exit_code == 0
+
+
+class Draws(Lit):
+    """A module that draws a picture where it has a logger, as many do."""
+
+    def on_validation_epoch_end(self):
+        self.log("has_logger", float(bool(self.logger)))
+
+
+def test_the_servers_validation_has_no_logger_either(tmp_path):
+    assert federated(tmp_path, Draws(), rounds=1).metrics["val"]["has_logger"] == 0.0

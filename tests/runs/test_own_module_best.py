@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from coterie.config.schema import CheckpointConfig
 from coterie.errors import ConfigError
 from tests.builders.observers import Silent
 from tests.builders.own_module import Data, Lit, federated, rows, tensors
 
-BY_LOSS = ["checkpoint.best=val_loss", "checkpoint.best_mode=min"]
+BY_LOSS = ["checkpoint.best=val_loss"]  # of which less is better
 
 
 class Drifts(Lit):
@@ -44,6 +45,31 @@ def test_the_round_with_the_least_loss_is_kept(keys, name, tmp_path):
     assert stored["round"] == best != 4
     shorter = federated(tmp_path / "short", module, rounds=best, **keys)
     assert torch.equal(best_of(run).head.weight, shorter.module.head.weight)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_last_round_may_be_the_best(every, tmp_path):
+    view = Silent()
+    run = federated(tmp_path, rounds=3, every=every, overrides=BY_LOSS, view=view)  # it learns
+    stored = torch.load(run.run_dir / "model" / "best.ckpt", weights_only=True)
+    assert stored["round"] == 3
+    loss = run.metrics["val"]["val_loss"]
+    assert f"best.ckpt is of round 3, val_loss={loss:.4g}." in view.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "lower"),
+    [
+        ("val_loss", "auto", True),
+        ("val/MSE", "auto", True),
+        ("val_acc", "auto", False),
+        ("lossless", "auto", False),
+        ("val_loss", "max", False),
+        ("val_acc", "min", True),
+    ],
+)
+def test_less_is_better_of_losses_and_errors(name, mode, lower):
+    assert CheckpointConfig(best=name, best_mode=mode).lower_is_better is lower
 
 
 def test_the_best_of_before_a_resume_stays(tmp_path):

@@ -82,7 +82,8 @@ class Federation(federation.Federation):
         view: Shows progress; by default on the terminal or in the notebook.
         callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
             which follow the Trainer on each client.
-        own: See `OwnRun`.
+        own: `module`, `data`, `clients`, `rounds`, …: `help(coterie.commands.own_module.OwnRun)`
+            and docs/lightning.md list all of them.
 
     Raises:
         ConfigError: If the parts do not fit each other or the machine.
@@ -182,7 +183,8 @@ def _method_keys(own: OwnRun) -> dict[str, Any]:
         given[name] = float(given[name])
     trainer = {k: v for k, v in own.get("trainer", {}).items() if _is_plain(v)}
     personal = [*_several(own.get("personal", ()))]
-    return {**given, "personal": personal, "trainer": trainer, **_class_of(own["module"])}
+    module = {**_class_of(own["module"]), **_hyperparameters(own["module"])}
+    return {**given, "personal": personal, "trainer": trainer, **module}
 
 
 def _given(own: OwnRun, *names: str) -> dict[str, Any]:
@@ -233,6 +235,13 @@ def _class_of(given: Any) -> dict[str, Any]:
     return {"module": f"{type(one).__module__}:{type(one).__qualname__}", "is_object": True}
 
 
+def _hyperparameters(module: Any) -> dict[str, Any]:
+    """Return an object's plain hyperparameters, which a resumed run compares."""
+    stored = {} if isinstance(module, str) else dict(getattr(module, "hparams", {}))
+    plain = {str(name): value for name, value in stored.items() if _is_plain(value)}
+    return {"arguments": plain} if plain else {}
+
+
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
@@ -263,5 +272,5 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
         if "Checkpoint" in kinds:
             raise ConfigError(
                 f"callbacks: {type(callback).__name__} would write files on every client; the run "
-                "writes checkpoints itself, see checkpoint.every."
+                'writes checkpoints itself: overrides=["checkpoint.best=val_loss"] keeps the best.'
             )

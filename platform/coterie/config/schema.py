@@ -1,6 +1,7 @@
 """The configuration of a run; all defaults are here or in the components' own models."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,10 @@ from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
 
+_LOWER = frozenset(
+    {"loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity", "wer", "cer"}
+)
+"""Words in the name of a metric of which less is better."""
 Threads = Annotated[int, Field(ge=1, le=1024)]
 """CPU threads; bounded because OpenMP aborts the process if it cannot start them."""
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
@@ -224,8 +229,17 @@ class CheckpointConfig(Component):
     """Also keep the best checkpoint by this metric, written after each evaluation between rounds
     that improves it: acc, nmi, ari or kappa, or what `validation_step` of a module of yours logs;
     by default none."""
-    best_mode: Literal["max", "min"] = "max"
-    """Whether the largest or the smallest value is the best."""
+    best_mode: Literal["auto", "max", "min"] = "auto"
+    """Whether the largest or the smallest value is the best; `auto`: the smallest of losses and
+    errors, the largest of all others."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the smallest value of `best` is the best."""
+        if self.best_mode != "auto":
+            return self.best_mode == "min"
+        words = re.split(r"[^a-z]+", (self.best or "").lower())
+        return not _LOWER.isdisjoint(words)
 
     @field_validator("keep_every")
     @classmethod

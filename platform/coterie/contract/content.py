@@ -29,18 +29,30 @@ def contents_digest(samples: Samples | None) -> str:
     """Return a digest of samples that costs far less than reading all of them.
 
     Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
-    streamed samples one in 64 is read, at most 64.
+    streamed samples one in 64 is read, at most 64, unless their arrays are in memory.
     """
     if samples is None or not len(samples):
         return ""
-    head = f"{samples.dtype} {tuple(samples.shape)}".encode()
+    head = _head(samples)
     if isinstance(samples, StreamedSamples):
+        kept = [_of_array(array) for array in samples.arrays()]
+        if kept:
+            return digest(head, " ".join(kept).encode())
         return digest(head, samples[_spread(len(samples), min(_ROWS, len(samples) // _SHARE + 1))])
-    if samples.nbytes <= _WHOLE_BYTES:
-        return digest(head, samples)
-    flat = samples.reshape(len(samples), -1)
+    return _of_array(samples)
+
+
+def _of_array(array: NDArray[Any]) -> str:
+    head = _head(array)
+    if array.nbytes <= _WHOLE_BYTES:
+        return digest(head, array)
+    flat = array.reshape(len(array), -1)
     some = flat[:, _spread(flat.shape[1], _PLACES)]
-    return digest(head, samples[_spread(len(samples), _ROWS)], some)
+    return digest(head, array[_spread(len(array), _ROWS)], some)
+
+
+def _head(samples: Samples) -> bytes:
+    return f"{samples.dtype} {tuple(samples.shape)}".encode()
 
 
 def labels_digest(labels: Indices | None) -> str:

@@ -25,6 +25,7 @@ from torch.utils.data import (
 )
 
 from coterie.contract.data import Indices
+from coterie.contract.loader_content import arrays_of
 from coterie.contract.samples import StreamedSamples
 from coterie.errors import DataError
 
@@ -81,6 +82,11 @@ class LoaderSamples(StreamedSamples):
         if self.rebuild is not None:
             return _open_again, (self.rebuild,)
         return _with_sources, (self.sources,)
+
+    def arrays(self) -> Iterator[NDArray[Any]]:
+        """See `StreamedSamples.arrays`: what the data sets keep in memory."""
+        for source in self.sources:
+            yield from arrays_of(source.loader.dataset)
 
     def place(self, rows: Indices) -> tuple[Source, Indices]:
         """Return the source of a client's rows, and the rows within it.

@@ -2,8 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Protocol, runtime_checkable
 
 from lightning import Trainer
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.nn import BatchNorm1d
 from torch.nn.parameter import is_lazy
 
+from coterie.config.explain import nearest
 from coterie.contract.loaders import Source
 from coterie.contract.phase import ServerState, Tensors
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, listed
 
 _OURS = frozenset(
     {
@@ -149,6 +151,16 @@ def own_base(value: object, name: str = "LightningModule") -> type | None:
 def has_step(module: object, hook: str) -> bool:
     """Return whether a module overrides a hook, such as `validation_step`."""
     return getattr(type(module), hook) is not getattr(own_base(module), hook)
+
+
+def layers_like(pattern: str, names: Sequence[str]) -> str:
+    """Return what to give in place of a pattern that fits none of a module's layers."""
+    tops = list(dict.fromkeys(f"{name.partition('.')[0]}.*" for name in names))
+    if any(fnmatchcase(name, f"{pattern}.*") for name in names):
+        return f"give {pattern}.*."
+    if close := nearest(pattern, tops):
+        return f"did you mean {close}?"
+    return f"the module has {listed(tops)}."
 
 
 def needs_several_rows(module: Any) -> bool:

@@ -71,6 +71,10 @@ class StreamedSamples:
             )
         return found if np.array_equal(where, np.arange(len(rows))) else found[where]
 
+    def arrays(self) -> Iterator[NDArray[Any]]:
+        """Return the arrays in memory that the samples are made of; none, as they are in files."""
+        yield from ()
+
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Refuse to become an array, which might not fit in memory."""
         raise ContractError(

@@ -103,7 +103,6 @@ def _build(
 ) -> Any:
     """Return a Trainer with the user's arguments: no checkpoints, bars, summary or sanity check."""
     package = package_of(module)
-    logger = import_module(f"{package}.loggers.logger").DummyLogger()
     plugins: list[Any] = []
     if isinstance(arguments.get("strategy", ""), str):  # else SLURM's variables crash it
         plugins.append(import_module(f"{package}.plugins.environments").LightningEnvironment())
@@ -120,7 +119,7 @@ def _build(
     return import_module(package).Trainer(
         max_epochs=max_epochs,
         callbacks=callbacks,
-        logger=logger,
+        logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

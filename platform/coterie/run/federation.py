@@ -337,8 +337,11 @@ class Federation:
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str:
         """Return a sentence if a module of the user's was never scored; "" otherwise."""
-        if metrics or not isinstance(self._assembly.method, FederatesModule):
+        method = self._assembly.method
+        if metrics or not isinstance(method, FederatesModule):
             return ""
+        if method.personal:
+            return "Nothing scored the module; with personal layers only holdout=0.1 does."
         return (
             "Nothing scored the module; give the data module a validation or test loader, or set "
             "holdout=0.1."

@@ -76,6 +76,8 @@ def _write_modules(
         try:
             best = load_checkpoint(directory.checkpoints, recorder.backend, "best")
             states[BEST] = best.state.server
+            value = f"{recorder.config.checkpoint.best}={best.state.best:.4g}"
+            recorder.observer.note(f"{BEST} is of round {best.state.server.round}, {value}.")
         except DataError as error:
             recorder.observer.note(f"{BEST} is not written: {error}")
     for name, state in states.items():

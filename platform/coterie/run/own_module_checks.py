@@ -31,7 +31,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
         raise ConfigError("compile: compile parts in the module itself, by torch.compile.")
     _check_strategy(config, method)
     devices, gpus = method.trainer_arguments.get("devices", 1), config.cluster.gpus_per_client
-    if isinstance(devices, int) and 0 < gpus < devices:
+    if isinstance(devices, int) and devices > 1 and 0 < gpus < devices:
         raise ConfigError(
             f"trainer.devices={devices}: an actor has cluster.gpus_per_client={gpus:g}; set it to "
             f"{devices}."

@@ -210,7 +210,7 @@ class Recorder:
                 f"({listed(sorted(measured))}), so no best checkpoint is kept."
             )
             return False
-        sign = 1 if policy.best_mode == "max" else -1
+        sign = -1 if policy.lower_is_better else 1
         if math.isnan(value) or (state.best is not None and sign * value <= sign * state.best):
             return False
         state.best = value
@@ -223,7 +223,10 @@ class Recorder:
 
     def _evaluate(self, state: RunState, phase: Phase) -> dict[str, float] | None:
         last = self.method.next(state.server) is None
-        if not phase.ends_round or not self.evaluator.due(phase.round, last):
+        due = self.evaluator.due(phase.round, last)
+        if last and self.config.checkpoint.best:  # it may be the best
+            due = self.config.evaluation.every > 0
+        if not (phase.ends_round and due):
             return None
         started = time.perf_counter()
         scores = self.evaluator.quick(state.server)

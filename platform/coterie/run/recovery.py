@@ -118,7 +118,7 @@ class Recovery:
         check_same_run(loaded.config, self.config)
         self._compare_data(loaded)
         policy = loaded.config.get("checkpoint")
-        wanted = {key: getattr(self.config.checkpoint, key) for key in ("best", "best_mode")}
+        wanted = self.config.checkpoint.model_dump(include={"best", "best_mode"})
         if not isinstance(policy, dict) or not wanted.items() <= policy.items():
             loaded.state.best = None  # the best value of another metric
         return loaded

@@ -90,7 +90,7 @@ def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 def _importance(key: str) -> tuple[bool, bool, str]:
     """Return a key to sort by: first classes and the executor, which explain other differences."""
-    return not key.endswith(".target"), key != "executor", key
+    return not key.endswith((".target", ".module")), key != "executor", key
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:

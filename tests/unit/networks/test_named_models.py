@@ -227,7 +227,7 @@ def test_what_coterie_sets_itself_is_refused_as_that() -> None:
 
 
 def test_a_size_that_is_too_small_names_the_networks_own() -> None:
-    with pytest.raises(ConfigError, match="encoder.size, such as its own 160"):
+    with pytest.raises(ConfigError, match=r"encoder\.size, such as its own 160"):
         Timm(model="test_vit").build((3, 8, 8))
 
 
