@@ -240,11 +240,33 @@ REFUSED = [
     ),
     # words of other libraries
     ("num_clients=3", "num_clients=3: there is no such key; did you mean partition.clients?"),
+    ("n_clusters=5", "n_clusters=5: there is no such key; did you mean method.clusters?"),
+    ("k=5", "k=5: there is no such key; did you mean method.clusters?"),
+    ("out=x", "out=x: there is no such key; did you mean run_dir?"),
+    (
+        "fraction_fit=0.5",
+        "fraction_fit=0.5: there is no such key; did you mean participation.fraction?",
+    ),
+    (
+        "privacy.dp.epsilon=8",
+        "privacy.dp.epsilon=8: there is no such key; did you mean privacy.dp.budget?",
+    ),
+    ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
+    ("model=x", "model=x: there is no such key here; a network is chosen by encoder=NAME."),
+    (
+        "partition=iid partition.alpha=0.3",
+        "partition.alpha=0.3: there is no such key here; it is a key of partition=dirichlet.",
+    ),
+    (
+        "precision=bf16",
+        "precision=bf16: must be one of 32-true, 64-true, bf16-mixed, 16-mixed, bf16-true; did you mean bf16-mixed?",
+    ),
+    ("cluster=cpu", "cluster=cpu: must be one of gpu, local, serial; did you mean serial?"),
     ("device=cpu", "device=cpu: there is no such key; did you mean accelerator?"),
     ("accelerator=gpu", "accelerator=gpu: must be one of auto, cpu, cuda; did you mean cuda?"),
     (
         "trainer.max_epochs=3",
-        "trainer.max_epochs=3: only experiment=lightning, for a module of yours, has a Trainer's arguments; --help lists the keys of method.",
+        "trainer.max_epochs=3: there is no such key here; only experiment=lightning, for a module of yours, has a Trainer's arguments.",
     ),
     (
         "encoder=vit_b_16",

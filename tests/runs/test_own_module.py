@@ -599,3 +599,20 @@ class Draws(Lit):
 
 def test_the_servers_validation_has_no_logger_either(tmp_path):
     assert federated(tmp_path, Draws(), rounds=1).metrics["val"]["has_logger"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"cluster": 2}, r'cluster=2: give keys, such as \{"num_actors": 4\}'),
+        ({"trainer": lightning.Trainer}, "trainer: "),
+        ({"trainer": [1]}, "trainer: give the arguments of a Trainer"),
+        ({"num_clients": 3}, "did you mean clients"),
+        ({"local_epochs": 3}, "did you mean epochs"),
+        ({"actors": 3}, "did you mean cluster"),
+        ({"partition": "noniid"}, "did you mean dirichlet"),
+    ],
+)
+def test_arguments_of_another_kind_or_name_are_told(tmp_path, keys, told):
+    with pytest.raises(ConfigError, match=told):
+        federated(tmp_path, **keys)

@@ -35,7 +35,8 @@ _ABOUT = (
 _USAGE = """\
 usage: coterie train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
        coterie train resume=true run_dir=DIR [KEY=VALUE]
-       coterie train --help [all] [experiment=NAME] [GROUP=CHOICE ...]
+       coterie train --help [experiment=NAME] [GROUP=CHOICE ...]
+       coterie train --help all
        ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
          -- python -m ray_jobs.train experiment=NAME ..."""
 _FIRST = """\

@@ -97,6 +97,7 @@ class Federation(federation.Federation):
         callbacks: Any = (),
         **own: Unpack[OwnRun],
     ) -> None:
+        _check_mappings(own)
         loggers, callbacks = _several(own.get("logger") or ()), _several(callbacks)
         _refuse_classes(own, callbacks)
         _check_loggers(loggers)
@@ -250,6 +251,20 @@ def _validates(data: Any) -> bool:
     """Return whether a client's own data has a validation loader."""
     base: Any = own_base(data, "LightningDataModule")
     return base is not None and type(data).val_dataloader is not base.val_dataloader
+
+
+def _check_mappings(own: OwnRun) -> None:
+    """Refuse a Trainer in place of its arguments, and a cluster that is neither keys nor a name."""
+    if not isinstance(own.get("trainer", {}), Mapping):
+        raise ConfigError(
+            'trainer: give the arguments of a Trainer, such as {"gradient_clip_val": 1.0}; each '
+            "client has a Trainer of its own."
+        )
+    if not isinstance(cluster := own.get("cluster", {}), Mapping | str):
+        raise ConfigError(
+            f'cluster={cluster!r}: give keys, such as {{"num_actors": 4}}, or a choice, such as '
+            '"serial".'
+        )
 
 
 def _check_loggers(loggers: Sequence[Any]) -> None:

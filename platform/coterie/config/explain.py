@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from coterie.config.synonyms import meant, told
+
 Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
 
@@ -49,28 +51,11 @@ _TYPES = {
 """The types that a union takes besides words, by the error of each type."""
 
 
-_SYNONYMS = {
-    "gpu": "cuda",
-    "device": "accelerator",
-    "num_clients": "partition.clients",
-    "n_clients": "partition.clients",
-    "num_rounds": "method.rounds",
-    "n_rounds": "method.rounds",
-    "num_epochs": "method.epochs",
-    "n_epochs": "method.epochs",
-    "max_epochs": "method.epochs",
-    "n_clusters": "method.clusters",
-    "num_clusters": "method.clusters",
-    "num_classes": "method.clusters",
-}
-"""Words of other libraries."""
-
-
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """Return the option that means the same or is closest to `word`, or None if none is close."""
     options = [*options]
-    if _SYNONYMS.get(word) in options:
-        return _SYNONYMS[word]
+    if (same := meant(word, options)) is not None:
+        return same
     found = difflib.get_close_matches(word, options, n=1)
     return found[0] if found else None
 
@@ -194,13 +179,10 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
         name, value = next(iter(value.items()))
         rest += f".{name}"
     parent, _, leaf = key.rpartition(".")
-    if _SYNONYMS.get(leaf) in fields:
-        return f"{key}{rest}={show(value)}: there is no such key; did you mean {_SYNONYMS[leaf]}?"
-    if key == "trainer":
-        return (
-            f"{key}{rest}={show(value)}: only experiment=lightning, for a module of yours, has a "
-            "Trainer's arguments; --help lists the keys of method."
-        )
+    if (same := meant(leaf, fields)) is not None:
+        return f"{key}{rest}={show(value)}: there is no such key; did you mean {same}?"
+    if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
+        return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
     close = _further_in(key, leaf, fields) or (f"{parent}.{near}".strip(".") if near else None)
