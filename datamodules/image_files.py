@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.contract.content import digest
 from coterie.datamodules.decoding import (
     ALPHA,
     REMEDY,
@@ -29,6 +31,8 @@ _CHUNK = 64
 """Pictures that a thread decodes at a time."""
 _NAMED = 20
 """Unreadable pictures that an error names."""
+_DIGEST = 16
+"""Bytes of a picture's digest."""
 _OTHER_SHAPE = 1.05
 """Ratio of two aspect ratios from which shapes count as different."""
 
@@ -212,13 +216,23 @@ def _unlike(first: str, like: NDArray[np.uint8], other: str, pixels: NDArray[np.
 
 def look_through(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
-) -> tuple[dict[int, UnreadablePictureError], Tally]:
+) -> tuple[dict[int, UnreadablePictureError], Tally, str]:
     """Decode pictures in threads, without keeping them.
 
     Returns:
-        Row to the picture that cannot be read, ascending; and what happens to the others.
+        Row to the picture that cannot be read, ascending; what happens to the others; and a digest
+        of what all of them hold.
     """
-    return _decode_all(pictures, names, pixel_format, lambda row, picture: None)
+    each = np.zeros((len(pictures), _DIGEST), np.uint8)
+
+    def note(row: int, picture: Decoded) -> None:
+        pixels = np.ascontiguousarray(picture.pixels)
+        own = blake2b(repr(pixels.shape).encode(), digest_size=_DIGEST)
+        own.update(pixels.data)
+        each[row] = np.frombuffer(own.digest(), np.uint8)
+
+    bad, tally = _decode_all(pictures, names, pixel_format, note)
+    return bad, tally, digest(each)
 
 
 def read_images(

@@ -53,6 +53,7 @@ class Source:
         pixel_format: What pictures are brought to.
         skipped: Pictures that were left out, because they cannot be read.
         features: Names of a vector's features, if known.
+        contents: A digest of all pictures, once they have been looked through; else "".
     """
 
     count: int
@@ -67,6 +68,7 @@ class Source:
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     skipped: tuple[Unreadable, ...] = ()
     features: tuple[str, ...] = ()
+    contents: str = ""
 
     @property
     def own_names(self) -> Sequence[str]:
@@ -92,6 +94,7 @@ class Source:
             owners=None if self.owners is None else self.owners[chosen],
             pictures=None if self.pictures is None else Picked(self.pictures, chosen),
             names=Picked(self.names, chosen) if self.names else (),
+            contents="",
         )
 
     def load(self, on_error: OnError) -> tuple[Samples, "Source"]:
@@ -127,10 +130,10 @@ class Source:
                 "runs.",
                 self.count,
             )
-        bad, tally = look_through(self.pictures, self.names, self.pixel_format)
+        bad, tally, contents = look_through(self.pictures, self.names, self.pixel_format)
         readable = self._without(bad, on_error)
         tally.warn(self.pixel_format)
-        return readable
+        return replace(readable, contents=contents)
 
     def _without(self, bad: dict[int, UnreadablePictureError], on_error: OnError) -> "Source":
         if not bad:
@@ -152,7 +155,10 @@ class Source:
         """Return the samples as an array that is read when it is indexed."""
         first = self.read(np.zeros(1, dtype=np.int64))
         return StreamedSamples(
-            shape=(self.count, *first.shape[1:]), dtype=first.dtype, read=self.read
+            shape=(self.count, *first.shape[1:]),
+            dtype=first.dtype,
+            read=self.read,
+            contents=self.contents,
         )
 
 

@@ -9,10 +9,9 @@
 #SBATCH --requeue
 #SBATCH --output=coterie-%j.log
 #
-# A Ray cluster with a token on a SLURM job's nodes, and one run on it. In the checkout, which all
-# nodes see, with Coterie's environment active:
-#
-# A client takes a CPU too, so a node with 4 GPUs in quarters needs 16, and some for Ray:
+# A Ray cluster with a token on a SLURM job's nodes, and one run on it. A client takes a CPU too, so
+# a node with 4 GPUs in quarters needs 16, and some for Ray. In the checkout, which all nodes see,
+# with Coterie's environment active:
 #
 #   export COTERIE_DATA=/shared/data WANDB_API_KEY=…    # W&B is offline without a key
 #   sbatch --gpus-per-node=4 deploy/slurm.sh experiment=fedmcc_cifar10 tracking=wandb \

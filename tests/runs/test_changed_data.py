@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from coterie import Federation
 from coterie.commands.compose import compose
@@ -224,3 +225,32 @@ def test_a_folder_is_a_run_only_if_it_is_one(begun, arguments, sentence, capsys)
         .startswith(sentence.replace("RUN", str(begun / "run")))
     )
     assert sorted(begun.rglob("*")) == files
+
+
+@pytest.mark.parametrize("changed", [17, None])
+def test_one_streamed_picture_that_was_replaced_is_noticed(tmp_path, changed):
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "pictures" / "ab"[number % 2] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (8, 8), np.uint8)).save(path)
+    keys = (
+        *("experiment=kmeans", "data=class_folders", f"data.path={tmp_path / 'pictures'}"),
+        *(
+            "data.stream=true",
+            "data.size=8",
+            "partition.clients=2",
+            *SERIAL,
+            f"run_dir={tmp_path / 'run'}",
+        ),
+    )
+    Federation(compose(*keys, "method.iterations=1"), Silent()).run()
+    if changed is not None:
+        other = tmp_path / "pictures" / "ab"[changed % 2] / f"{changed:02}.png"
+        Image.fromarray(generator.integers(0, 256, (8, 8), np.uint8)).save(other)
+    again = Federation(compose(*keys, "method.iterations=2", "resume=true"), Silent())
+    if changed is None:
+        again.run()
+        return
+    with pytest.raises(ConfigError, match="contents of the training samples differ"):
+        again.run()

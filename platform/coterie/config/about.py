@@ -34,10 +34,11 @@ def _name(component: Component) -> str:
 
 
 def _data(component: Component) -> str:
-    """Return the name of the data's file or folder, or else of its class."""
+    """Return the name of the data's file, folder or class."""
     path = getattr(component, "path", None)
     place = PurePath(path).name if isinstance(path, str) else ""
-    return place or _name(component)
+    own = getattr(component, "module", None) or ""  # a class of the user's
+    return place or own.rpartition(":")[2] or _name(component)
 
 
 def _called(component: Component) -> str:

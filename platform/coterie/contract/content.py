@@ -29,12 +29,15 @@ def contents_digest(samples: Samples | None) -> str:
     """Return a digest of samples that costs far less than reading all of them.
 
     Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
-    streamed samples one in 64 is read, at most 64, unless their arrays are in memory.
+    streamed samples one in 64 is read, at most 64, unless all were read before, or their arrays are
+    in memory.
     """
     if samples is None or not len(samples):
         return ""
     head = _head(samples)
     if isinstance(samples, StreamedSamples):
+        if samples.contents:
+            return digest(head, samples.contents.encode())
         kept = [_of_array(array) for array in samples.arrays()]
         if kept:
             return digest(head, " ".join(kept).encode())

@@ -33,11 +33,13 @@ class StreamedSamples:
         shape: (n, …), as of an array.
         dtype: The type of what is read: uint8 or float32.
         read: Reads rows.
+        contents: A digest of all samples, where all have been read once; else "".
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     read: Read
+    contents: str = ""
 
     @property
     def ndim(self) -> int:

@@ -80,9 +80,12 @@ def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, 
     """
     told: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        for name in row if row.get("scope") == "server" else ():
-            if is_own(name) and is_number(row[name]):
-                told.setdefault(name, []).append(row)
+        last = row.get("scope") == "run"
+        for name in filter(is_own, row):
+            known = told.get(name, [])
+            repeats = last and (not known or known[-1]["round"] == row["round"])
+            if is_number(row[name]) and not repeats:
+                told[name] = [*known, row]
     curves = {}
     for name, every in told.items():
         used = {row["stage"] for row in every if row[name]}

@@ -63,15 +63,28 @@ class TuneTable:
 
     @property
     def chosen(self) -> TrialResult | None:
-        """The completed trial with the best objective; None if none has it."""
+        """The completed trial with the best objective; None if none or all have it."""
         first = self.trials[0]
+        if self._tied:
+            return None
         return first if first.record.completed and first.value is not None else None
+
+    @property
+    def _tied(self) -> int:
+        """The number of completed trials, if there are several and all have the same objective."""
+        found = [trial.value for trial in self.trials if trial.record.completed]
+        return len(found) if len(found) > 1 and len({*found}) == 1 and found[0] is not None else 0
 
     @property
     def sentence(self) -> str:
         """Two lines: which trial is chosen by what, and whether labels were used to choose."""
         by = f"by {self.objective}, the {'least' if self.lower else 'largest'}"
         labels = "without labels" if self.blind else "with labels"
+        if self._tied:
+            return (
+                f"None is chosen: all {self._tied} trials have the same {self.objective}, "
+                f"{self.trials[0].value:.4g}, so take another objective or space."
+            )
         if self.chosen is None:
             return f"None is chosen: no trial has completed with {self.objective}."
         seen = self.objective.partition("/")[0] in ("test", "clustering_test")

@@ -163,7 +163,8 @@ def test_too_few_clients_fail_the_run(share, enough):
         gather(play, **policy)
     assert str(caught.value) == (
         "Round 4: 2 of 4 clients succeeded, below faults.min_participation=0.51 "
-        "(first failure: first); correct what fails, or lower it, and go on with resume=true."
+        "(first failure: first); correct what fails, or lower that share, and go on "
+        "with resume=true."
     )
 
 

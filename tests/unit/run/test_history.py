@@ -43,3 +43,22 @@ def test_what_two_phases_report_under_one_name_are_two_curves():
     curves, _ = curves_of([ROWS[0], validated])
     assert curves["accuracy"] == [(1, 0.1)]
     assert curves["validation/accuracy"] == [(1, 0.3)]
+
+
+def test_the_last_score_of_a_users_module_ends_its_curve():
+    row = {"scope": "server", "stage": "training", "phase": "training"}
+    rows = [
+        {**row, "round": 1, "val/val_loss": 0.5},
+        {**row, "round": 2},
+        {
+            **row,
+            "round": 2,
+            "scope": "run",
+            "phase": "final",
+            "val/val_loss": 0.4,
+            "labels_0.1/acc": 1,
+        },
+    ]
+    assert curves_of(rows)[0] == {"val/val_loss": [(1, 0.5), (2, 0.4)]}
+    rows[1]["val/val_loss"] = 0.4
+    assert curves_of(rows)[0] == {"val/val_loss": [(1, 0.5), (2, 0.4)]}

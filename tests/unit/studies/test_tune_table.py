@@ -61,3 +61,14 @@ def test_a_trial_that_diverged_is_not_chosen(tmp_path):
 def test_a_choice_by_the_test_set_is_told(name, told, tmp_path):
     table = TuneTable((trial(tmp_path / "a", 0.5, 0.4),), name, lower=False, blind=False)
     assert ("its own score is too good" in table.sentence) is told
+
+
+def test_of_trials_that_are_all_equal_none_is_chosen(tmp_path):
+    trials = [trial(tmp_path / name, 0.5, 0.4) for name in "ab"]
+    table = TuneTable.of(trials, NAME, lower=False, blind=False)
+    assert table.chosen is None
+    assert table.sentence == (
+        f"None is chosen: all 2 trials have the same {NAME}, 0.5, so take another objective or "
+        "space."
+    )
+    assert TuneTable.of(trials[:1], NAME, lower=False, blind=False).chosen is trials[0]
