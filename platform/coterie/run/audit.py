@@ -14,7 +14,8 @@ from coterie.run.audit_conclusions import conclusions
 from coterie.run.audit_messages import AuditedKey, audited_keys
 from coterie.run.model_attacks import FEWEST, ModelAttacks, why_no_attack
 from coterie.tracking.atomic import replacing
-from coterie.tracking.metrics_log import is_number
+from coterie.tracking.metrics_log import is_number, read_rows
+from coterie.tracking.report_words import own_noise_of
 from coterie.tracking.run_directory import RunDirectory
 
 
@@ -43,7 +44,9 @@ def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Pa
     """
     keys = tuple(audited_keys(directory.metrics))
     attacks, note = _attacked(config, directory, samples)
-    said = conclusions(keys, attacks, config.privacy, _spent(directory))
+    spent = _spent(directory)
+    own_noise = own_noise_of(read_rows(directory.metrics, "server"), {"privacy": spent})
+    said = conclusions(keys, attacks, config.privacy, spent, own_noise)
     done = Audited(keys=keys, attacks=attacks, conclusions=tuple(said), note=note)
     _write(config, path, done)
     return done

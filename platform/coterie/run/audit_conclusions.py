@@ -7,7 +7,7 @@ from coterie.config.privacy import PrivacyConfig
 from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
-from coterie.tracking.report_words import noise_in_words
+from coterie.tracking.report_words import noise_in_words, own_noise_in_words
 
 
 def conclusions(
@@ -15,6 +15,7 @@ def conclusions(
     attacks: Mapping[str, Membership],
     privacy: PrivacyConfig,
     spent: Mapping[str, Any],
+    own_noise: float | None = None,
 ) -> list[str]:
     """Say what was sent, what the attacks found, and what bounds everything else.
 
@@ -23,8 +24,9 @@ def conclusions(
         attacks: Attack to its result; those on an untrained network are left out.
         privacy: The run's protection.
         spent: The ε, δ and unit of its summary; {} without noise.
+        own_noise: The ε of noise that clients added themselves; None without.
     """
-    return [_sent(keys), _found(attacks), _bounded(privacy, spent)]
+    return [_sent(keys), _found(attacks), _bounded(privacy, spent, own_noise)]
 
 
 def _sent(keys: Sequence[AuditedKey]) -> str:
@@ -62,11 +64,13 @@ def _found(attacks: Mapping[str, Membership]) -> str:
     )
 
 
-def _bounded(privacy: PrivacyConfig, spent: Mapping[str, Any]) -> str:
+def _bounded(privacy: PrivacyConfig, spent: Mapping[str, Any], own_noise: float | None) -> str:
     masks = "masks hid each client's message from the server" if privacy.secure_aggregation else ""
     if privacy.dp.clip is not None:
         noise = noise_in_words(spent) if spent else "Noise was on, and no summary.json says its ε."
         return noise + (f" {masks.capitalize()}." if masks else "")
+    if own_noise is not None:
+        return own_noise_in_words(own_noise)
     if masks:
         return (
             f"No noise was added, so a stronger attack on the model is not ruled out; {masks}, "

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +125,28 @@ def in_words(
         "Masks were on: the server could read sums over clients, and no client's own message."
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
-        noise_in_words(spent)
-        if spent or own_noise is None
-        else "Clients added noise to some of what they sent, centroids or matrices, whose ε is "
-        f"{own_noise:.3g}. It does not cover the model: nothing bounds what that tells about a "
-        "single sample.",
+        noise_in_words(spent) if spent or own_noise is None else own_noise_in_words(own_noise),
     ]
+
+
+def own_noise_in_words(epsilon: float) -> str:
+    """Say what the noise protects that clients add themselves, as Orchestra's and FedSC's do."""
+    return (
+        f"Clients added noise to some of what they sent, centroids or matrices, whose ε is "
+        f"{epsilon:.3g}. It does not cover the model: nothing bounds what that tells about a "
+        "single sample."
+    )
+
+
+def own_noise_of(rows: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> float | None:
+    """Return the ε of noise that clients added themselves; None without.
+
+    Args:
+        rows: The server's rows of the run's metrics.
+        summary: Its summary, which has the ε of `privacy.dp`.
+    """
+    spent = [float(row["epsilon"]) for row in rows if "epsilon" in row]
+    return spent[-1] if spent and not summary.get("privacy") else None
 
 
 def noise_in_words(spent: Mapping[str, Any]) -> str:

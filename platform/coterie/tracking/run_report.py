@@ -26,7 +26,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
 from coterie.tracking.metrics_log import read_rows
-from coterie.tracking.report_words import OUTLIERS, client_clusters, in_words
+from coterie.tracking.report_words import OUTLIERS, client_clusters, in_words, own_noise_of
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
 from coterie.tracking.skipped import SKIPPED
@@ -97,8 +97,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
     with _named(directory.metrics):
         rows = read_rows(directory.metrics, "server")
         rounds, sent = _round_table(rows), _byte_table(rows, summary)
-        spent = [float(row["epsilon"]) for row in rows if "epsilon" in row]
-        own_noise = spent[-1] if spent and not summary.get("privacy") else None
+        own_noise = own_noise_of(rows, summary)
     with _named(directory.assignments):
         found = client_clusters(directory.assignments)
     with _named(directory.clients):

@@ -74,3 +74,9 @@ def test_the_second_says_what_attacks_found(attacks, said):
 )
 def test_the_third_says_what_bounds_the_rest(privacy, spent, said):
     assert said in conclusions([key()], {}, PrivacyConfig(**privacy), spent)[2]
+
+
+def test_noise_that_clients_add_themselves_is_no_noise_in_the_model():
+    said = conclusions([key()], {}, PrivacyConfig(), {}, 9.82)[2]
+    assert said.startswith("Clients added noise to some of what they sent")
+    assert "ε is 9.82. It does not cover the model" in said
