@@ -70,8 +70,12 @@ def test_other_checkpoints_are_refused_in_a_sentence(trained, damage, tmp_path):
         compose(*SUPERVISED, f"encoder.path={path}").encoder.build((1, 8, 8))
 
 
-def test_a_class_that_is_not_coteries_is_imported_only_if_it_is_trusted(trained, tmp_path):
+def test_a_class_that_is_not_coteries_is_imported_only_if_it_is_trusted(
+    trained, tmp_path, monkeypatch
+):
+    (tmp_path / "strange_package.py").write_text("raise SystemExit('a stranger runs')")
+    monkeypatch.syspath_prepend(tmp_path)
     content = torch.load(trained[1], weights_only=True)
     content["hyper_parameters"]["task"]["encoder"] = {"target": "strange_package:Encoder"}
-    with pytest.raises(ConfigError, match="strange_package"):
+    with pytest.raises(ConfigError, match="trust=strange_package"):
         compose(*SUPERVISED, f"encoder.path={saved(content, tmp_path)}")
