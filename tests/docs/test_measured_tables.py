@@ -102,6 +102,19 @@ def test_the_networks_of_photographs_have_the_figures_of_their_seeds() -> None:
         assert f"| EfficientNet-{name} | {cells} |" in page
 
 
+def test_the_whole_command_has_the_figures_of_its_run() -> None:
+    page = " ".join((DOCS / "results" / "concord.md").read_text(encoding="utf-8").split())
+    (whole,) = rows("concord_whole_command.csv")
+    (beforehand,) = (
+        row
+        for row in rows("concord_photographs.csv")
+        if row["seed"] == "0" and row["method"] == "concord" and "Lite2" in row["encoder"]
+    )
+    told = [f"{float(row[key]):.3f}" for row in (whole, beforehand) for key in ("nmi", "acc")]
+    said = "it reached NMI {} and ACC {}, where seed 0 above has {} and {}"
+    assert said.format(*told) in page
+
+
 def test_own_labels_of_networks_have_the_figures_of_their_seeds() -> None:
     page = (DOCS / "results" / "concord.md").read_text(encoding="utf-8")
     measured = rows("concord_own_labels.csv")
