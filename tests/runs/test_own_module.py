@@ -616,3 +616,8 @@ def test_the_servers_validation_has_no_logger_either(tmp_path):
 def test_arguments_of_another_kind_or_name_are_told(tmp_path, keys, told):
     with pytest.raises(ConfigError, match=told):
         federated(tmp_path, **keys)
+
+
+def test_the_curves_of_a_module_with_a_validation_loader_are_drawn(tmp_path):
+    federated(tmp_path, rounds=2, every=1, overrides=["evaluation.figures=true"])
+    assert (tmp_path / "figures" / "curves.png").stat().st_size > 10_000

@@ -85,7 +85,8 @@ def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, 
             known = told.get(name, [])
             repeats = last and (not known or known[-1]["round"] == row["round"])
             if is_number(row[name]) and not repeats:
-                told[name] = [*known, row]
+                of_stage = {key: known[-1][key] for key in ("stage", "phase")} if last else {}
+                told[name] = [*known, {**row, **of_stage}]
     curves = {}
     for name, every in told.items():
         used = {row["stage"] for row in every if row[name]}
