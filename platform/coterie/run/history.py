@@ -80,7 +80,7 @@ def _own_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, 
     """
     told: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        last = row.get("scope") == "run"
+        last = row.get("scope") != "server"
         for name in filter(is_own, row):
             known = told.get(name, [])
             repeats = last and (not known or known[-1]["round"] == row["round"])

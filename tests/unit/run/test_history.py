@@ -50,7 +50,7 @@ def test_the_last_score_of_a_users_module_ends_its_curve():
     rows = [
         {**row, "round": 1, "val/val_loss": 0.5},
         {**row, "round": 2},
-        {"round": 2, "scope": "run", "val/val_loss": 0.4, "labels_0.1/acc": 1},
+        {"round": 2, "val/val_loss": 0.4, "labels_0.1/acc": 1},
     ]
     assert curves_of(rows)[0] == {"val/val_loss": [(1, 0.5), (2, 0.4)]}
     rows[1]["val/val_loss"] = 0.4
