@@ -267,6 +267,35 @@ def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, pack
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["train", "experiment=kmeans_digits", "cluster.num_actors=1"], id="actors"),
+        pytest.param(
+            ["compare", "experiments=[kmeans_digits]", "seeds=[0]", "cluster=serial"],
+            id="runs of a comparison",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_nothing_there_is_run_by_the_processes_that_a_command_starts(tmp_path, command):
+    for name in ("coterie", "ray", "json", "torch", "psutil"):
+        (tmp_path / f"{name}.py").write_text(EVIL)
+    out = f"{'run_dir' if command[0] == 'train' else 'out'}={tmp_path / 'out'}"
+    program = f"import sys; sys.path.remove(''); from coterie.jobs.{command[0]} import main; "
+    quick = ("data.limit=200", "evaluation.figures=false", "evaluation.every=0")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}sys.exit(main(sys.argv[1:]))", *command[1:], *quick, out],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not (tmp_path / "executed").exists()
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def home(tmp_path):
     """Files of the user's own, outside of the run."""

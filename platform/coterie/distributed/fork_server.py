@@ -75,7 +75,7 @@ class ForkServer:
     def _spawn(self, listener: socket.socket, folder: Path) -> int:
         descriptor = listener.fileno()
         self._process = subprocess.Popen(  # noqa: S603 - this Python
-            (sys.executable, "-m", _PROCESS, str(descriptor), str(folder)),
+            (sys.executable, "-P", "-m", _PROCESS, str(descriptor), str(folder)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # what cannot be imported, an actor tells as well

@@ -48,7 +48,7 @@ class LocalRay:
     def __init__(self) -> None:
         keep_token()  # this process and Ray's need the same one
         self.process = subprocess.Popen(  # noqa: S603 - this Python
-            (sys.executable, "-m", _HEAD),
+            (sys.executable, "-P", "-m", _HEAD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from coterie.errors import InterruptedRunError, printable, reason
+from coterie.tracking.atomic import replacing
 
 _BACKEND = "MPLBACKEND"
 _given = os.environ.pop(_BACKEND, None)  # one that this matplotlib lacks would end the import
@@ -191,10 +192,11 @@ def save(figure: Figure, path: Path, about: str = "", dpi: int = 200) -> Path:
 
     `about` says what was run: it stands below the figure, and in the file as its description.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = printable(about)
     if about:
         lines = textwrap.fill(about, int(13 * figure.get_figwidth()))
         figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, color="#666666")
-    figure.savefig(path, format="png", dpi=dpi, metadata={"Description": about} if about else None)
+    described = {"Description": about} if about else None
+    with replacing(path) as temporary:  # what stands there may have other names, or be a link
+        figure.savefig(temporary, format="png", dpi=dpi, metadata=described)
     return path

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -83,8 +84,9 @@ class Pretrained(ScalableConfig):
             raise DataError(
                 f"encoder.path={self.path}: the weights are no longer there; put them back."
             )
-        encoder = self.architecture().build(shape)
         weights = self._load()
+        self._check_sizes(weights, shape)
+        encoder = self.architecture().build(shape)
         self._check(encoder, weights, shape)
         encoder.load_state_dict(weights)
         return frozen(encoder) if self.freeze else encoder
@@ -121,6 +123,21 @@ class Pretrained(ScalableConfig):
             raise DataError(
                 f"encoder.path={self.path}: its weights cannot be read ({error}); copy the model "
                 "again."
+            ) from error
+
+    def _check_sizes(self, weights: Mapping[str, Tensor], shape: tuple[int, ...]) -> None:
+        """Check the weights against a network without memory: its config may ask for too much."""
+        try:
+            with torch.device("meta"):
+                self._check(self.architecture().build(shape), weights, shape)
+        except CoterieError:
+            raise
+        except Exception as error:
+            if "size" not in str(error):  # it needs values, which the meta device has not
+                return
+            raise DataError(
+                f"encoder.path={self.path}: its network cannot be built ({reason(error)}); copy "
+                "the model again."
             ) from error
 
     def _check(self, encoder: nn.Module, weights: Mapping[str, Tensor], shape: object) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from coterie.config.component import Component, parse_component
+from coterie.config.file_digest import files_untouched
 from coterie.config.plain_files import plain_copy
 from coterie.config.trust import check_targets
 from coterie.errors import CoterieError, DataError, reason
 from coterie.models.loading import self_contained
 from coterie.networks.weight_files import parse_weights, unpickled
 
+_PRETRAINED = "coterie.models.pretrained_encoder:Pretrained"
 _AGAIN = "copy the checkpoint again."
 
 
@@ -31,9 +33,12 @@ def encoder_config(content: bytes, path: Path, trust: Collection[str]) -> Compon
     stored = _parameters(unpickled(content, str(path), _AGAIN), path)
     try:
         plain = dict(stored["task"]["encoder"])
+        while plain.get("target") == _PRETRAINED:  # its weights are in the checkpoint too
+            plain = dict(plain["network"])
         plain.pop("download", None)  # it is the reader's to give
         check_targets({"encoder": plain}, path, trust)
-        return self_contained(parse_component(plain, trust), path.parent)
+        with files_untouched():  # the checkpoint names files of the machine that wrote it
+            return self_contained(parse_component(plain, trust), path.parent)
     except CoterieError:
         raise
     except Exception as error:  # whatever a stranger's values lead to

@@ -20,7 +20,8 @@ from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord, read_run
 
 _POLL_S = 0.2
-_CHILD = (sys.executable, "-m", "coterie.studies.child")
+_CHILD = (sys.executable, "-P", "-m", "coterie.studies.child")
+"""`-P`: nothing is imported from the current folder, which may be anybody's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -235,3 +235,14 @@ def test_a_table_for_the_terminal_shows_any_name():
     table = class_table(np.ones((2, 3), np.int64), ("\udcff", "a\nb", "[red]x"), ("\udce4", "b"))
     shown = [str(cell) for column in table.columns for cell in (column.header, *column.cells)]
     assert {"?", "a?b", "[red]x", "b"} <= set(shown)
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_figure_takes_the_place_of_a_link_and_leaves_what_it_names(tmp_path, link):
+    mine, path = tmp_path / "mine.txt", tmp_path / "figure.png"
+    mine.write_text("mine")
+    link(mine, path)
+    save(blank(2, 2), path)
+    assert mine.read_text() == "mine"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert not path.is_symlink()

@@ -1,5 +1,7 @@
 """The encoder that a plain Trainer trained is where a federation starts."""
 
+import resource
+
 import pytest
 import torch
 from lightning import Trainer, seed_everything
@@ -79,3 +81,34 @@ def test_a_class_that_is_not_coteries_is_imported_only_if_it_is_trusted(
     content["hyper_parameters"]["task"]["encoder"] = {"target": "strange_package:Encoder"}
     with pytest.raises(ConfigError, match="trust=strange_package"):
         compose(*SUPERVISED, f"encoder.path={saved(content, tmp_path)}")
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"features": 10**7},
+        {"width": 10**9},
+        {"width": 2**62},
+        {"target": "coterie.models.pretrained_encoder:Pretrained", "path": "/etc/passwd"},
+    ],
+)
+def test_a_network_that_the_weights_do_not_fit_takes_no_memory_and_reads_no_file(
+    trained, encoder, tmp_path
+):
+    content = torch.load(trained[1], weights_only=True)
+    content["hyper_parameters"]["task"]["encoder"] |= encoder
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CoterieError) as told:
+        compose(*SUPERVISED, f"encoder.path={saved(content, tmp_path)}").encoder.build((1, 8, 8))
+    assert "passwd" not in str(told.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19  # KiB
+
+
+def test_an_encoder_that_was_pretrained_itself_is_in_the_checkpoint(trained, tmp_path):
+    content = torch.load(trained[1], weights_only=True)
+    task = content["hyper_parameters"]["task"]
+    pretrained = {"target": "coterie.models.pretrained_encoder:Pretrained", "path": "/gone"}
+    task["encoder"] = {**pretrained, "network": task["encoder"], "digest": "0" * 64}
+    encoder = compose(*SUPERVISED, f"encoder.path={saved(content, tmp_path)}").encoder
+    own = trained[0].get_submodule(trained[0].representation)
+    assert same_bits(encoder.build((1, 8, 8)).state_dict(), own.state_dict())
