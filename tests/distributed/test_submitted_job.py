@@ -26,6 +26,11 @@ def cluster():
     made = PageCluster()
     try:
         made.start()
+    except Exception:  # Ray gives a node 30 seconds, which a machine's first start may take
+        made.end()
+        made = PageCluster()
+        made.start()
+    try:
         yield made
     finally:
         made.end()

@@ -13,7 +13,7 @@ def group_of(*overrides):
         folder=Path("/x/it's one/runs/a,seed=3"),
         config=config,
     )
-    child = compose(*run.command[3:])  # after python -m module
+    child = compose(*run.command[4:])  # after python -P -m module
     return child.tracking.wandb.group
 
 
