@@ -26,7 +26,10 @@ def cluster():
     made = PageCluster()
     try:
         made.start()
-    except Exception:  # Ray gives a node 30 seconds, which a machine's first start may take
+    except (
+        AssertionError,
+        subprocess.CalledProcessError,
+    ):  # Ray gives a node 30 seconds, on any machine
         made.end()
         made = PageCluster()
         made.start()
