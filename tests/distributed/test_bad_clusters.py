@@ -7,6 +7,9 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import free_actors
+from coterie.errors import ConfigError
 from coterie.jobs.train import main
 from tests.builders.ray_processes import join
 from tests.builders.runs import COMMAND
@@ -85,3 +88,11 @@ def test_a_gpu_that_a_run_leaves_idle_is_told_once(tmp_path, capsys, accelerator
     assert main([*ON_RAY, f"accelerator={accelerator}", *arguments]) == 0
     shown = capsys.readouterr()
     assert (shown.out + shown.err).count("has a GPU, which this run does not use") == told
+
+
+def test_a_cluster_without_a_gpu_names_the_choice_that_asked_for_one(monkeypatch):
+    monkeypatch.setattr("coterie.distributed.cluster.live_nodes", lambda: [{"CPU": 2.0}])
+    with pytest.raises(
+        ConfigError, match=r"as cluster=gpu sets it: no node .* cluster=local"
+    ):
+        free_actors(ClusterConfig(gpus_per_client=0.25))

@@ -188,6 +188,11 @@ def free_actors(config: ClusterConfig) -> int:
         return held
     most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
     for kind, amount in wanted.items():
+        if amount > most[kind] == 0 and kind == "GPU":
+            raise ConfigError(
+                f"cluster.gpus_per_client={amount:g}, as cluster=gpu sets it: no node of the "
+                "cluster has a GPU; take cluster=local, or add a node that has one."
+            )
         if amount > most[kind]:
             raise ConfigError(
                 f"cluster.{kind.lower()}s_per_client={amount:g}: the largest node of the cluster "
