@@ -92,7 +92,5 @@ def test_a_gpu_that_a_run_leaves_idle_is_told_once(tmp_path, capsys, accelerator
 
 def test_a_cluster_without_a_gpu_names_the_choice_that_asked_for_one(monkeypatch):
     monkeypatch.setattr("coterie.distributed.cluster.live_nodes", lambda: [{"CPU": 2.0}])
-    with pytest.raises(
-        ConfigError, match=r"as cluster=gpu sets it: no node .* cluster=local"
-    ):
+    with pytest.raises(ConfigError, match=r"as cluster=gpu sets it: no node .* cluster=local"):
         free_actors(ClusterConfig(gpus_per_client=0.25))
