@@ -251,6 +251,11 @@ REFUSED = [
         "privacy.dp.epsilon=8",
         "privacy.dp.epsilon=8: there is no such key; did you mean privacy.dp.budget?",
     ),
+    (
+        "aggregation.lr=0.1",
+        "aggregation.lr=0.1: there is no such key; did you mean aggregation.learning_rate?",
+    ),
+    ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
     ("model=x", "model=x: there is no such key here; a network is chosen by encoder=NAME."),
     (

@@ -80,6 +80,15 @@ def test_the_best_of_before_a_resume_stays(tmp_path):
     assert torch.equal(best_of(again).head.weight, weight)
 
 
+def test_the_best_by_another_metric_is_not_taken_for_it(tmp_path):
+    view = Silent()
+    federated(tmp_path, Lit(), rounds=1, holdout=0.2, overrides=BY_LOSS)
+    again = {"rounds": 1, "holdout": 0.2, "resume": True, "view": view}
+    run = federated(tmp_path, Lit(), overrides=["checkpoint.best=val_acc"], **again)
+    assert not (run.run_dir / "model" / "best.ckpt").exists()
+    assert not [note for note in view.notes if note.startswith("best.ckpt is of")]
+
+
 def test_a_name_that_nothing_logs_is_told_once(tmp_path):
     view = Silent()
     run = federated(

@@ -62,3 +62,10 @@ def test_another_learning_rate_of_the_module_is_refused(tmp_path):
 )
 def test_any_array_has_bytes(value):
     assert all(array.dtype.kind in "biufc" for array in arrays_of(value))
+
+
+def test_an_array_keeps_its_rows_of_which_a_digest_reads_some():
+    (found,) = arrays_of(TensorDataset(torch.zeros(5, 3, 2)))
+    assert (found.shape, found.dtype) == ((5, 3, 2), np.float32)
+    (halves,) = arrays_of(TensorDataset(torch.zeros(5, 3, dtype=torch.bfloat16)))
+    assert halves.shape == (5, 6)

@@ -179,7 +179,8 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
         name, value = next(iter(value.items()))
         rest += f".{name}"
     parent, _, leaf = key.rpartition(".")
-    if (same := meant(leaf, fields)) is not None:
+    beside = [name for name in fields if name.startswith(f"{parent}." if parent else "")]
+    if (same := meant(leaf, beside)) is not None:
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {same}?"
     if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
         return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."

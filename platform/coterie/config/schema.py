@@ -241,6 +241,12 @@ class CheckpointConfig(Component):
         words = re.split(r"[^a-z]+", (self.best or "").lower())
         return not _LOWER.isdisjoint(words)
 
+    def judges_as(self, stored: Mapping[str, Any]) -> bool:
+        """Return whether a stored run's config has the same measure of the best checkpoint."""
+        then = stored.get("checkpoint")
+        wanted = self.model_dump(include={"best", "best_mode"})
+        return isinstance(then, Mapping) and wanted.items() <= then.items()
+
     @field_validator("keep_every")
     @classmethod
     def _are_written(cls, value: int, info: ValidationInfo) -> int:

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+_UNKNOWN = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+"""Types that NumPy lacks."""
 _DEPTH = 4
 """How deep data sets within data sets, and lists within those, are looked into."""
 _MANY = 1000
@@ -22,7 +24,11 @@ def arrays_of(value: object, depth: int = _DEPTH) -> Iterator[NDArray[Any]]:
     """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.strided and value.device.type == "cpu":
-            yield value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            whole = value.detach().resolve_conj().resolve_neg().contiguous()
+            rows = whole if whole.ndim else whole.reshape(1)
+            # NumPy has no bfloat16: its bytes do as well.
+            plain = rows.view(torch.uint8) if rows.dtype in _UNKNOWN else rows
+            yield plain.numpy()
     elif isinstance(value, np.ndarray):
         if value.dtype.kind in "biufc":
             yield value

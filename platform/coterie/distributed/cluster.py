@@ -24,9 +24,8 @@ from coterie.errors import ConfigError, CoterieError, RunError
 
 _ADDRESSES = 64 * 2**30
 """Bytes of address space that a driver needs for PyTorch, Ray's threads and its object store."""
-
-
 _PATIENCE_S = 5.0
+"""Seconds that the end of a connection may wait for a part of Ray that stands still."""
 
 
 def connect(config: ClusterConfig, *, forked: bool = True) -> bool:

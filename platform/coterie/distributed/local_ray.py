@@ -199,5 +199,7 @@ class LocalRay:
 
     def _end_if_stopped(self) -> None:
         """Kill all of Ray if the process that keeps it stands still, and so could not end it."""
+        if self.process.poll() is not None:
+            return  # another process may have its number
         if any(p.pid == self.process.pid and p.state == _STOPPED for p in self._processes()):
             self._kill()

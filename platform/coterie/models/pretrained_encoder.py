@@ -133,7 +133,7 @@ class Pretrained(ScalableConfig):
         except CoterieError:
             raise
         except Exception as error:
-            if "size" not in str(error):  # it needs values, which the meta device has not
+            if "overflow" not in str(error):  # it needs values, which the meta device has not
                 return
             raise DataError(
                 f"encoder.path={self.path}: its network cannot be built ({reason(error)}); copy "

@@ -75,9 +75,13 @@ def _write_modules(
     if recorder.config.checkpoint.best and pointed_to(directory.checkpoints, "best"):
         try:
             best = load_checkpoint(directory.checkpoints, recorder.backend, "best")
-            states[BEST] = best.state.server
-            value = f"{recorder.config.checkpoint.best}={best.state.best:.4g}"
-            recorder.observer.note(f"{BEST} is of round {best.state.server.round}, {value}.")
+            value = best.state.best  # None where the metric is another one now
+            if value is not None and recorder.config.checkpoint.judges_as(best.config):
+                states[BEST] = best.state.server
+                recorder.observer.note(
+                    f"{BEST} is of round {best.state.server.round}, "
+                    f"{recorder.config.checkpoint.best}={value:.4g}."
+                )
         except DataError as error:
             recorder.observer.note(f"{BEST} is not written: {error}")
     for name, state in states.items():

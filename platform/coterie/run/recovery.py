@@ -117,9 +117,7 @@ class Recovery:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
         self._compare_data(loaded)
-        policy = loaded.config.get("checkpoint")
-        wanted = self.config.checkpoint.model_dump(include={"best", "best_mode"})
-        if not isinstance(policy, dict) or not wanted.items() <= policy.items():
+        if not self.config.checkpoint.judges_as(loaded.config):
             loaded.state.best = None  # the best value of another metric
         return loaded
 
