@@ -15,9 +15,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from coterie.config.component import NestedComponent, load_target, target_of
+from coterie.config.component import NestedComponent, target_of
 from coterie.config.method import MethodConfig
-from coterie.config.target import check_arguments
 from coterie.contract import (
     Client,
     Entry,
@@ -47,9 +46,9 @@ from coterie.contract.own_module import (
     needs_several_rows,
 )
 from coterie.contract.seeds import seeded_everywhere
-from coterie.errors import ConfigError, reason
+from coterie.errors import ConfigError
+from coterie.modules.built_module import build_module, load_weights
 from coterie.modules.strategies.strategy import Local, Strategy, corrected
-from coterie.networks.weight_files import parse_weights, read_file
 
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
@@ -59,6 +58,10 @@ _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _RESTARTS = (
     "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
     "they run over the whole training"
+)
+_DRAWN = (
+    "What the module gives self.logger besides numbers, such as pictures, does not leave a client "
+    "and is left out; validation_step on the server's own loader has the run's logger"
 )
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
@@ -151,6 +154,11 @@ class Lightning(Method):
         return {**self._config.trainer, **self._config._trainer}
 
     @property
+    def epochs(self) -> int:
+        """Local epochs of a round."""
+        return self._config.epochs
+
+    @property
     def personal(self) -> tuple[str, ...]:
         """Patterns of the layers that stay with each client."""
         return self._config.personal
@@ -171,7 +179,7 @@ class Lightning(Method):
             module = self._fresh()
         check_module(module, self.trainer_arguments)
         if self._config.weights is not None:
-            _load_weights(module, self._config.weights)
+            load_weights(module, self._config.weights)
         if self._config.holdout and not has_step(module, "validation_step"):
             raise ConfigError(
                 f"holdout={self._config.holdout:g}: {type(module).__name__} has no "
@@ -239,7 +247,8 @@ class Lightning(Method):
             keep=config.keep_optimizer,
         )
         if not phase.up:
-            return Outcome(state=client.state, metrics=client.score(module, training))
+            metrics = client.score(module, training)
+            return Outcome(state=client.state, metrics=metrics, note=_note(training))
         local = self._local(module, slots, state)
         with corrected(module, local, self._strategy):
             done = client.train(module, training)
@@ -248,7 +257,7 @@ class Lightning(Method):
         if done.kept is not None:
             found[_TRAINER_STATE] = done.kept
         restarts = done.scheduled and self.rounds > 1 and not config.keep_optimizer
-        note = _RESTARTS if restarts and client.id == 0 else ""  # it holds of all of them
+        note = _note(training, restarts=restarts and client.id == 0)  # it holds of all of them
         return Outcome(up=up, state=found or None, metrics=done.metrics, note=note)
 
     def server(
@@ -336,7 +345,7 @@ class Lightning(Method):
                 else "module: none is given; set module=package.module:Class."
             )
         if self._built is None:
-            self._built = _build(config.module, config.arguments)
+            self._built = build_module(config.module, config.arguments)
         return copy_of(self._built)
 
     def _check_personal(self, module: Any) -> None:
@@ -348,35 +357,10 @@ class Lightning(Method):
                 )
 
 
-def _build(target: str, arguments: Mapping[str, Any]) -> Any:
-    """Build a module by its path."""
-    try:
-        kind = load_target(target)
-    except ConfigError as error:
-        raise ConfigError(f"module: {error}") from error
-    bases = {base.__name__ for base in getattr(kind, "__mro__", ())}
-    if "LightningModule" not in bases:  # nothing else is called
-        raise ConfigError(f"module={target}: it is no class of a LightningModule; name one.")
-    check_arguments("module", kind, target, arguments)
-    try:
-        return kind(**arguments)
-    except Exception as error:
-        raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
-
-
-def _load_weights(module: Any, path: str) -> None:
-    """Load all weights of a module from a file, from which no code is run."""
-    key = "method.weights"
-    weights = parse_weights(read_file(key, path), path)
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError as error:
-        # "Error(s) in loading state_dict for NAME:", then a line for each problem.
-        why = " ".join(" ".join(str(error).split("\n")[:2]).split()[5:]).rstrip(".")
-        raise ConfigError(
-            f"{key}={path}: it does not fit {why}; give weights of this class, built with the same "
-            "arguments."
-        ) from error
+def _note(training: Training, *, restarts: bool = False) -> str:
+    """Return what a user should know of a client's training; "" if nothing."""
+    told = [_RESTARTS] * restarts + [_DRAWN] * training.logger.used
+    return ". ".join(told)
 
 
 def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:

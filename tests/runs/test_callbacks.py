@@ -125,6 +125,13 @@ def test_it_reaches_the_trainers_in_rays_actors(tmp_path):
     assert [count for own in counts.values() for count in own] == ["4"] * 4
 
 
+class StopsFirst(RunCallback):
+    """Ends the run after its first round; named in a config."""
+
+    def on_round_end(self, record):
+        self.should_stop = True
+
+
 class Stops(RunCallback):
     """Ends the run after the first round."""
 
@@ -140,6 +147,18 @@ def test_one_can_end_the_run_as_completed(tmp_path):
     assert (summary["status"], summary["rounds"]) == ("completed", 1)
     assert "A callback ended the run after round 1." in view.notes
     assert (done.run_dir / "model" / "model.safetensors").exists()
+
+
+def test_a_run_that_one_ended_goes_on_without_it(tmp_path):
+    named = "callbacks=[{target: tests.runs.test_callbacks:StopsFirst}]"
+    done = run(tmp_path / "run", named)
+    assert json.loads((done.run_dir / "summary.json").read_text())["rounds"] == 1
+    view = Silent()
+    keys = ("resume=true", f"run_dir={tmp_path / 'run'}", "callbacks=[]")
+    again = Federation(compose(*keys), view).run()
+    assert any(note.startswith("Not as before: callbacks changes from") for note in view.notes)
+    straight = run(tmp_path / "straight")
+    assert same_bits(again.model.state_dict(), straight.model.state_dict())
 
 
 def test_a_run_that_one_ended_goes_on_only_if_it_is_given_more_rounds(tmp_path):

@@ -590,17 +590,6 @@ def test_a_share_of_a_gpu_is_no_number_of_devices(tmp_path, trainer):
     assert federated(tmp_path, rounds=1, cluster=cluster, trainer=trainer).exit_code == 0
 
 
-class Draws(Lit):
-    """A module that draws a picture where it has a logger, as many do."""
-
-    def on_validation_epoch_end(self):
-        self.log("has_logger", float(bool(self.logger)))
-
-
-def test_the_servers_validation_has_no_logger_either(tmp_path):
-    assert federated(tmp_path, Draws(), rounds=1).metrics["val"]["has_logger"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -611,6 +600,10 @@ def test_the_servers_validation_has_no_logger_either(tmp_path):
         ({"local_epochs": 3}, "did you mean epochs"),
         ({"actors": 3}, "did you mean cluster"),
         ({"partition": "noniid"}, "did you mean dirichlet"),
+        ({"lr": 0.1}, "your module's configure_optimizers decides it"),
+        ({"batch_size": 8}, "your DataLoader has it"),
+        ({"precision": "bf16-mixed"}, r'give overrides=\["precision=…"\]'),
+        ({"val_split": 0.1}, "did you mean holdout"),
     ],
 )
 def test_arguments_of_another_kind_or_name_are_told(tmp_path, keys, told):

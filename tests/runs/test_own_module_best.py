@@ -96,8 +96,8 @@ def test_a_name_that_nothing_logs_is_told_once(tmp_path):
     )
     told = [note for note in view.notes if "checkpoint.best=val_lss" in note]
     assert told == [
-        "checkpoint.best=val_lss: it is not among what is measured (val_acc, val_loss), so no "
-        "best checkpoint is kept."
+        "checkpoint.best=val_lss: nothing of this name is measured, so no best checkpoint is kept; "
+        "did you mean val_loss?"
     ]
     assert not (run.run_dir / "model" / "best.ckpt").exists()
 
@@ -114,3 +114,9 @@ def test_what_nothing_can_measure_is_refused(keys, tmp_path):
     keys = {"data": Data(), **keys}
     with pytest.raises(ConfigError, match="val_loss: nothing validates the module between rounds"):
         federated(tmp_path, Lit(), overrides=BY_LOSS, **keys)
+
+
+def test_the_group_may_stand_before_the_name(tmp_path):
+    best = ["checkpoint.best=val/val_loss"]
+    run = federated(tmp_path, rounds=2, every=1, overrides=best)
+    assert (run.run_dir / "model" / "best.ckpt").exists()

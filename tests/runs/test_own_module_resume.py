@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from coterie.contract.loader_content import arrays_of
 from coterie.errors import ConfigError
-from tests.builders.own_module import Lit, federated, tensors
+from tests.builders.own_module import Data, Lit, federated, tensors
 
 POINTS, LABELS = tensors()
 
@@ -46,7 +46,10 @@ def test_other_values_of_the_same_labels_are_refused(made, tmp_path):
 
 def test_another_learning_rate_of_the_module_is_refused(tmp_path):
     federated(tmp_path, Lit(lr=0.05), rounds=1)
-    with pytest.raises(ConfigError, match=r"method\.arguments=.*0\.05.* this one has .*'lr': 0\.5"):
+    with pytest.raises(
+        ConfigError,
+        match=r"had method\.arguments\.lr=0\.05, this one has method\.arguments\.lr=0\.5",
+    ):
         federated(tmp_path, Lit(lr=0.5), rounds=2, resume=True)
 
 
@@ -69,3 +72,50 @@ def test_an_array_keeps_its_rows_of_which_a_digest_reads_some():
     assert (found.shape, found.dtype) == ((5, 3, 2), np.float32)
     (halves,) = arrays_of(TensorDataset(torch.zeros(5, 3, dtype=torch.bfloat16)))
     assert halves.shape == (5, 6)
+
+
+def plain(rate=0.1, drop=0.2):
+    """A classifier with a value as a plain attribute, and one in a layer."""
+    module = Lit()
+    module.rate, module.layer = rate, torch.nn.Dropout(drop)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (plain(rate=0.3), r"method\.arguments\.rate=0\.1, this one has .*\.rate=0\.3"),
+        (
+            plain(drop=0.5),
+            r"method\.arguments\.layers\.p=\[0\.2\], this one has .*=\[0\.5\]",
+        ),
+    ],
+)
+def test_another_attribute_of_the_module_or_a_layer_is_refused(other, told, tmp_path):
+    federated(tmp_path, plain(), rounds=1)
+    with pytest.raises(ConfigError, match=told):
+        federated(tmp_path, other, rounds=2, resume=True)
+    assert federated(tmp_path, plain(), rounds=2, resume=True).exit_code == 0
+
+
+class Held(Data):
+    """A data module whose validation points are moved."""
+
+    def __init__(self, by=0.0):
+        super().__init__()
+        self.by = by
+
+    def setup(self, stage):
+        super().setup(stage)
+        points, labels = self.held.tensors
+        self.held = TensorDataset(points + self.by, labels)
+
+
+def test_other_validation_data_is_refused_unless_accepted(tmp_path):
+    module = Lit()
+    federated(tmp_path, module, Held(), rounds=1)
+    with pytest.raises(ConfigError, match="validation or test loader differ"):
+        federated(tmp_path, module, Held(by=1.0), rounds=2, resume=True)
+    accepted = ["accept_changed_data=true"]
+    again = federated(tmp_path, module, Held(1.0), rounds=2, resume=True, overrides=accepted)
+    assert again.exit_code == 0

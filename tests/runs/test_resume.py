@@ -52,13 +52,13 @@ def test_a_finished_run_is_measured_anew_where_that_changes(tmp_path):
     train(run_dir, "evaluation.kmeans_baseline=false")
     before = json.loads((run_dir / "summary.json").read_text())["metrics"]
     again = "resume=true", "evaluation.kmeans_baseline=true"
-    changed = "Measured differently than before: evaluation.kmeans_baseline changes from false to "
+    changed = "Not as before: evaluation.kmeans_baseline changes from false to "
     assert any(note.startswith(changed) for note in train(run_dir, *again))
     after = json.loads((run_dir / "summary.json").read_text())["metrics"]
     assert set(after) - set(before) == {"kmeans_raw"}
     assert after["clustering"] == before["clustering"]
     assert RunDirectory(run_dir).read_config()["evaluation"]["kmeans_baseline"] is True
-    assert not any(note.startswith("Measured") for note in train(run_dir, *again))
+    assert not any(note.startswith("Not as before") for note in train(run_dir, *again))
 
 
 def test_where_there_is_no_checkpoint_it_starts_and_says_so(tmp_path):

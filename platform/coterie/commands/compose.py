@@ -39,6 +39,13 @@ STUDIES = "study"
 """The folder of the papers' tables, from which a run cannot choose."""
 
 
+_FILES = {
+    **dict.fromkeys((".npz", ".npy"), "npz"),
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".parquet", ".xlsx", ".xls"), "manifest"),
+}
+"""Endings of files to the choice of data that reads them."""
+
+
 def compose(*overrides: str) -> RunConfig:
     """Compose the config that a command line asks for; works in notebooks and from any folder.
 
@@ -266,12 +273,12 @@ def _check_choice(group: str, choice: str) -> None:
             "encoder.target=my_file:Class for another model of Hugging Face (docs/encoders.md), or "
             "encoder=exported encoder.path=FILE for a program of torch.export."
         )
-    if group == "data" and choice not in known and Path(choice).suffix:
-        kind = {".npz": "npz", ".npy": "npz"}.get(Path(choice).suffix, "manifest")
+    if group == "data" and choice not in known and Path(choice).suffix.lower() in _FILES:
+        kind = _FILES[Path(choice).suffix.lower()]
         raise ConfigError(f"{group}={choice}: a file goes in data={kind} data.path={choice}.")
     if group == "tracking" and choice.startswith("["):
         raise ConfigError(f"{group}={choice}: several loggers go in tracking.loggers={choice}.")
-    if ":" in choice and group in COMPONENTS:
+    if choice not in known and {":", "."} & set(choice) and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
         why = not_among(group, choice, known, "coterie train --help")

@@ -1,5 +1,6 @@
 """The Python API: runs a config, or a LightningModule and data objects."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -9,7 +10,7 @@ from typing_extensions import Unpack
 from coterie.commands.compose import compose_plain
 from coterie.commands.own_class_keys import NEED_NO_LABELS, strategy_keys
 from coterie.config.component import load_target, target_of
-from coterie.config.explain import one_of
+from coterie.config.explain import nearest, one_of
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
@@ -19,6 +20,18 @@ from coterie.contract.own_module import check_module, own_base
 from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
+
+_DECIDED = {
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer"), "your module's configure_optimizers decides it"
+    ),
+    **dict.fromkeys(("noniid", "non_iid", "dirichlet_alpha"), "give alpha, such as alpha=0.5"),
+    **dict.fromkeys(("bf16", "fp16"), 'give overrides=["precision=bf16-mixed"]'),
+    **dict.fromkeys(("cpu", "device", "gpu"), 'give overrides=["accelerator=cpu"], or cluster'),
+    **dict.fromkeys(("wandb", "tensorboard"), "give logger, such as logger=WandbLogger()"),
+    "batch_size": "your DataLoader has it; for a Dataset without one give loader_batch_size",
+}
+"""Words of other libraries for what something else decides here."""
 
 
 class OwnRun(TypedDict, total=False):
@@ -98,13 +111,12 @@ class Federation(federation.Federation):
         **own: Unpack[OwnRun],
     ) -> None:
         _check_mappings(own)
-        loggers, callbacks = _several(own.get("logger") or ()), _several(callbacks)
+        loggers, callbacks = _several(own.get("logger") or ()), _several(callbacks or ())
         _refuse_classes(own, callbacks)
         _check_loggers(loggers)
         unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
         if unknown:
-            known = ("callbacks", *OwnRun.__annotations__)
-            raise ConfigError(f"Federation: {unknown[0]}: {one_of(unknown[0], known)}")
+            raise ConfigError(f"Federation: {unknown[0]}: {_unknown(unknown[0])}")
         if config is None:
             config = _config_of(own)
             _attach(config, own, callbacks)
@@ -161,6 +173,17 @@ def _config_of(own: OwnRun) -> RunConfig:
     plain |= _given(own, "seed", "resume", "run_dir")
     _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
     return load_config(plain)
+
+
+def _unknown(name: str) -> str:
+    """Return what to give in place of an argument that there is not."""
+    if name in _DECIDED:
+        return f"there is no such argument; {_DECIDED[name]}."
+    if name in RunConfig.model_fields:
+        return f'it is a key of the config; give overrides=["{name}=…"].'
+    known = ("callbacks", *OwnRun.__annotations__)
+    close = nearest(name, known)
+    return f"there is no such argument; did you mean {close}?" if close else one_of(name, known)
 
 
 def _several(given: Any) -> Sequence[Any]:
@@ -237,10 +260,29 @@ def _class_of(given: Any) -> dict[str, Any]:
 
 
 def _hyperparameters(module: Any) -> dict[str, Any]:
-    """Return an object's plain hyperparameters, which a resumed run compares."""
-    stored = {} if isinstance(module, str) else dict(getattr(module, "hparams", {}))
-    plain = {str(name): value for name, value in stored.items() if _is_plain(value)}
-    return {"arguments": plain} if plain else {}
+    """Return an object's plain hyperparameters and attributes, which a resumed run compares.
+
+    Those of its layers, such as the `p` of dropouts, stand together, each value once.
+    """
+    if isinstance(module, str) or (base := own_base(module)) is None:
+        return {}
+    lightnings = vars(base())
+    stored = {**vars(module), **dict(module.hparams)}
+    plain = {str(name): value for name, value in stored.items() if _is_own(name, value)}
+    found = {name: value for name, value in plain.items() if name not in lightnings}
+    layers: dict[str, set[float]] = {}
+    for part in [*module.modules()][1:]:
+        for name, value in vars(part).items():
+            if isinstance(value, float) and math.isfinite(value):
+                layers.setdefault(f"layers.{name}", set()).add(value)
+    found |= {name: sorted(values) for name, values in sorted(layers.items())}
+    return {"arguments": found} if found else {}
+
+
+def _is_own(name: object, value: Any) -> bool:
+    """Return whether an attribute is plain and public."""
+    odd = isinstance(value, float) and not math.isfinite(value)
+    return _is_plain(value) and not odd and not str(name).startswith("_")
 
 
 def _is_plain(value: Any) -> bool:

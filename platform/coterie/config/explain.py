@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from coterie.config.synonyms import meant, told
+from coterie.config.synonyms import letter, meant, told
 
 Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
@@ -20,6 +20,9 @@ NAMED = 12
 
 _OFFERED = 3
 """The most keys that a message offers in place of an unknown one."""
+
+_BESIDE = ("aggregation.", "evaluation.")
+"""Sections that are not meant where the method has a key of the name."""
 
 _SENTENCES = {
     "bool_type": "must be true or false",
@@ -182,6 +185,8 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
     beside = [name for name in fields if name.startswith(f"{parent}." if parent else "")]
     if (same := meant(leaf, beside)) is not None:
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {same}?"
+    if greek := _described(leaf, fields):
+        return f"{key}{rest}={show(value)}: there is no such key; did you mean {greek}?"
     if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
         return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
@@ -198,6 +203,17 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
     return f"{key}{rest}={show(value)}: there is no such key; {hint}"
 
 
+def _described(leaf: str, fields: Fields) -> str | None:
+    """Return the method's keys whose descriptions have a Greek letter, if the leaf names one."""
+    greek = letter(leaf)
+    if greek is None:
+        return None
+    sign = re.compile(rf"(?<!\w){greek}(?![^\W_])")
+    found = [n for n, f in fields.items() if n.startswith("method.") and f.description]
+    found = [name for name in found if sign.search(fields[name].description or "")]
+    return " or ".join(found) if 0 < len(found) <= _OFFERED else None
+
+
 def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
     """Return keys of this name in sections, or else keys that contain it or have it as initials.
 
@@ -211,6 +227,8 @@ def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
         or [name for name, own in parts.items() if leaf in own]
         or [n for n, own in parts.items() if "".join(part[:1] for part in own) == leaf]
     )
+    if any(name.startswith("method.") for name in found):
+        found = [name for name in found if not name.startswith(_BESIDE)]
     return " or ".join(found) if 0 < len(found) <= _OFFERED else None
 
 

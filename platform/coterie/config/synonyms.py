@@ -22,6 +22,10 @@ _MEANT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("noniid", "non_iid", "non-iid"), ("dirichlet",)),
     **dict.fromkeys(("fp16", "16"), ("16-mixed",)),
     **dict.fromkeys(("fp32", "float32", "32"), ("32-true",)),
+    **dict.fromkeys(("batch_size", "batchsize", "bs"), ("method.batch_size",)),
+    **dict.fromkeys(("val_split", "validation_split", "val_fraction"), ("holdout",)),
+    **dict.fromkeys(("csv", "excel", "parquet", "table", "tabular"), ("manifest",)),
+    **dict.fromkeys(("imagefolder", "images", "photos", "pictures"), ("image_folder",)),
     "accelerator": ("trainer",),
     "bf16": ("bf16-mixed",),
     "cpu": ("serial",),
@@ -32,17 +36,40 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "lr": ("method.learning_rate",),
 }
 _TOLD = {
+    **dict.fromkeys(("bf16", "bfloat16", "amp"), "give precision=bf16-mixed"),
+    **dict.fromkeys(("fp16", "half"), "give precision=16-mixed"),
+    **dict.fromkeys(("non_iid", "noniid"), "give partition=dirichlet or another of --help"),
+    **dict.fromkeys(("csv", "mlflow", "tensorboard", "wandb"), "give tracking=NAME"),
     "alpha": "it is a key of partition=dirichlet",
-    "model": "a network is chosen by encoder=NAME",
+    "cpu": "give accelerator=cpu",
+    "cuda": "give cluster=gpu",
+    "model": "a network is chosen by encoder=NAME, and a LightningModule of yours by "
+    "experiment=lightning module=package.module:Class",
+    "mu": "it is method.strategy.mu, of experiment=lightning method.strategy=fedprox",
     "strategy": "it is method.strategy=NAME, of experiment=lightning",
     "trainer": "only experiment=lightning, for a module of yours, has a Trainer's arguments",
 }
 """Words whose key another choice brings."""
+_GREEK = {
+    **dict.fromkeys(("lambda", "lambda_", "lamda", "lam"), "λ"),
+    **dict.fromkeys(("temp", "tau"), "τ"),
+    **dict.fromkeys(("beta", "beta_"), "β"),
+    **dict.fromkeys(("eta", "eta_"), "η"),
+    "gamma": "γ",
+    "mu": "μ",
+    "rho": "ρ",
+}
+"""Words that papers write as a letter."""
 
 
 def meant(word: str, options: Collection[str]) -> str | None:
     """Return the first of the options that a word of another library means; None without."""
     return next((option for option in _MEANT.get(word, ()) if option in options), None)
+
+
+def letter(word: str) -> str | None:
+    """Return the Greek letter that a word stands for; None without."""
+    return _GREEK.get(word.lower())
 
 
 def told(word: str) -> str | None:

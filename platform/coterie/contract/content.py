@@ -1,6 +1,7 @@
 """Digests of a data set, by which a later process can tell whether the data has changed."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,16 @@ def contents_digest(samples: Samples | None) -> str:
     if isinstance(samples, StreamedSamples):
         if samples.contents:
             return digest(head, samples.contents.encode())
-        kept = [_of_array(array) for array in samples.arrays()]
-        if kept:
-            return digest(head, " ".join(kept).encode())
+        if kept := arrays_digest(samples.arrays()):
+            return digest(head, kept.encode())
         return digest(head, samples[_spread(len(samples), min(_ROWS, len(samples) // _SHARE + 1))])
     return _of_array(samples)
+
+
+def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
+    """Return a digest of arrays, of which it reads as much as `contents_digest`; "" of none."""
+    kept = [_of_array(array) for array in arrays]
+    return digest(" ".join(kept).encode()) if kept else ""
 
 
 def _of_array(array: NDArray[Any]) -> str:

@@ -1,12 +1,12 @@
 """The arrays in a user's data set, by which a resumed run tells whether its data has changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 _UNKNOWN = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 """Types that NumPy lacks."""
@@ -38,3 +38,12 @@ def arrays_of(value: object, depth: int = _DEPTH) -> Iterator[NDArray[Any]]:
     elif depth and isinstance(value, Dataset):
         for _, each in sorted(vars(value).items()):
             yield from arrays_of(each, depth - 1)
+
+
+def arrays_of_loaders(value: object) -> Iterator[NDArray[Any]]:
+    """Return the arrays of a loader's data set, or of several loaders in a list or a mapping."""
+    if isinstance(value, DataLoader):
+        yield from arrays_of(value.dataset)
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from arrays_of_loaders(each)

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from coterie.contract.data import Indices
-from coterie.contract.loader_content import arrays_of
+from coterie.contract.loader_content import arrays_of, arrays_of_loaders
 from coterie.contract.samples import StreamedSamples
 from coterie.errors import DataError
 
@@ -87,6 +87,12 @@ class LoaderSamples(StreamedSamples):
         """See `StreamedSamples.arrays`: what the data sets keep in memory."""
         for source in self.sources:
             yield from arrays_of(source.loader.dataset)
+
+    def held_out(self) -> Iterator[NDArray[Any]]:
+        """See `StreamedSamples.held_out`: what validation and test loaders keep in memory."""
+        for source in self.sources:
+            yield from arrays_of_loaders(source.validation)
+            yield from arrays_of_loaders(source.test)
 
     def place(self, rows: Indices) -> tuple[Source, Indices]:
         """Return the source of a client's rows, and the rows within it.

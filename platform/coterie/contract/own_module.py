@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from coterie.config.explain import nearest
 from coterie.contract.loaders import Source
 from coterie.contract.phase import ServerState, Tensors
+from coterie.contract.silent_logger import SilentLogger
 from coterie.errors import ConfigError, listed
 
 _OURS = frozenset(
@@ -54,6 +55,8 @@ class Training:
         kept: The state of optimisers, schedulers and callbacks of the last round; None to restart.
         keep: Whether to return that state.
         hooks: Strategies' callbacks, which are not copied.
+        step: The Trainer's `global_step`, where nothing is trained.
+        logger: The module's `self.logger`, which keeps nothing on clients.
     """
 
     source: Source
@@ -67,6 +70,8 @@ class Training:
     kept: Tensor | None = None
     keep: bool = False
     hooks: tuple[Any, ...] = ()
+    step: int = 0
+    logger: Any = field(default_factory=SilentLogger)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +113,11 @@ class FederatesModule(Protocol):
     @property
     def trainer_arguments(self) -> Mapping[str, Any]:
         """The user's arguments for the Trainer."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Local epochs of a round."""
         ...
 
     @property

@@ -77,6 +77,10 @@ class StreamedSamples:
         """Return the arrays in memory that the samples are made of; none, as they are in files."""
         yield from ()
 
+    def held_out(self) -> Iterator[NDArray[Any]]:
+        """Return the arrays in memory of what is held out for validation and tests; none here."""
+        yield from ()
+
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Refuse to become an array, which might not fit in memory."""
         raise ContractError(

@@ -1,5 +1,6 @@
 """Scores a user's module by its own validation and test steps, on the server's data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,25 +11,44 @@ from coterie.contract.loaders import LoaderSamples, Source
 from coterie.contract.own_module import FederatesModule, Training, has_step
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
+from coterie.contract.silent_logger import SilentLogger
+from coterie.errors import CoterieError, RunError, reason
 from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.own_trainer import score
 from coterie.execution.settings import settings_kept
 from coterie.execution.trainer import LightningTrainer
+from coterie.tracking.failure_log import FailureLog
+from coterie.tracking.loggers import Tracker
+from coterie.tracking.module_logger import for_module
 
+_UNSEEN = (
+    "The module gives self.logger pictures or other objects, and no logger of the run takes them; "
+    "tracking.loggers=[tensorboard] keeps them."
+)
 _HOOKS = {"validate": "validation_step", "test": "test_step"}
 
 
 @dataclass
 class ModuleScorer(Scorer):
-    """Runs `validation_step` between rounds, and `test_step` at the end too."""
+    """Runs `validation_step` between rounds, and `test_step` at the end too.
+
+    Attributes:
+        tracker: Has the loggers, of which the module gets one as `self.logger`.
+        failures: Keeps the traceback of a hook that raised.
+        note: Tells people a sentence.
+    """
 
     config: EvaluationConfig
     method: FederatesModule
     samples: LoaderSamples
     trainer: LightningTrainer
     seed: int
+    tracker: Tracker
+    failures: FailureLog
+    note: Callable[[str], None]
     sent: int = 0  # the driver has this data
     missed: tuple[int, ...] = ()
+    _told: bool = False
 
     @property
     def group(self) -> str:
@@ -59,17 +79,42 @@ class ModuleScorer(Scorer):
 
     @settings_kept()
     def _score(self, server: ServerState, stage: Literal["validate", "test"]) -> dict[str, float]:
-        found = [(each, _loader(each, stage)) for each in self.samples.sources]
-        source, loader = found[0]
-        if loader is None or len(found) > 1:  # with data of each client, clients validate
+        source, several = self.samples.sources[0], len(self.samples.sources) > 1
+        loader = _loader(source, stage)
+        if loader is None or several:  # with data of each client, clients validate
             return {}
         if self.method.personal:  # the global module has no trained values for these layers
             return {}
         module = self.method.module_for(server, None)
         if not has_step(module, _HOOKS[stage]):
             return {}
-        plan = Training(source=source, validation=loader, arguments=self.method.trainer_arguments)
-        return score(self.trainer, module, plan, derive_seed(self.seed, stage), stage)
+        silent = SilentLogger()
+        epochs = server.round * self.method.epochs
+        plan = Training(
+            source=source,
+            validation=loader,
+            first_epoch=epochs,
+            max_epochs=max(epochs, 1),
+            arguments=self.method.trainer_arguments,
+            step=server.round,
+            logger=for_module(self.tracker.loggers) or silent,
+        )
+        try:
+            found = score(self.trainer, module, plan, derive_seed(self.seed, stage), stage)
+        except CoterieError:
+            raise
+        except Exception as error:  # the user's own code
+            hook = _HOOKS[stage]
+            self.failures.write_of_server(server.round, hook, error)
+            raise RunError(
+                f"round {server.round}: {hook} of {type(module).__name__} failed on the server "
+                f"({type(error).__name__}: {reason(error)}); failures.log in the run's folder has "
+                "the traceback."
+            ) from error
+        if silent.used and not self._told:
+            self._told = True
+            self.note(_UNSEEN)
+        return found
 
 
 def _loader(source: Source, stage: str) -> object:

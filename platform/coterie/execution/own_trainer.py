@@ -47,7 +47,8 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
     callbacks = [*deepcopy(engine.callbacks), *deepcopy(plan.callbacks), *plan.hooks, follow]
     with seeded_everywhere(seed), _quiet():
         limits: dict[str, Any] = {} if plan.validation is not None else {"limit_val_batches": 0}
-        trainer = _build(engine, module, {**limits, **plan.arguments}, plan.max_epochs, callbacks)
+        arguments = {**limits, **plan.arguments, "logger": plan.logger}
+        trainer = _build(engine, module, arguments, plan.max_epochs, callbacks)
         _go_on(trainer, plan)
         if several_devices(plan.arguments):
             _drop_generators(plan.loader, plan.validation)
@@ -74,7 +75,8 @@ def score(
     # On several devices samples would be scored twice, to share them evenly.
     alone = {k: v for k, v in plan.arguments.items() if k not in ("devices", "strategy")}
     with seeded_everywhere(seed), _quiet():
-        trainer = _build(engine, module, alone, plan.max_epochs, callbacks)
+        arguments = {**alone, "logger": plan.logger}
+        trainer = _build(engine, module, arguments, plan.max_epochs, callbacks)
         _go_on(trainer, plan)
         run = trainer.validate if stage == "validate" else trainer.test
         run(module, verbose=False, **data_with(plan.source, None, plan.validation))
@@ -113,13 +115,13 @@ def _build(
         "deterministic": "warn" if engine.deterministic else None,
         "num_sanity_val_steps": 0,
         "strategy": "ddp_spawn" if several_devices(arguments) else "auto",
+        "logger": False,
         **arguments,
     }
     keys["plugins"] = [*plugins, *(arguments.get("plugins") or [])]
     return import_module(package).Trainer(
         max_epochs=max_epochs,
         callbacks=callbacks,
-        logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -137,6 +139,7 @@ def _go_on(trainer: Any, plan: Training) -> None:
         counts.ready = counts.started = counts.processed = counts.completed = plan.first_epoch
     loop._resuming_from_checkpoint = bool(plan.first_epoch)  # else it opens the loader twice
     if plan.loader is None:
+        _count_steps(loop, plan.step, plan.step)
         return
     try:
         batches = len(plan.loader) * plan.first_epoch
@@ -144,11 +147,16 @@ def _go_on(trainer: Any, plan: Training) -> None:
         return
     every = int(getattr(trainer, "accumulate_grad_batches", 1) or 1)
     steps = math.ceil(len(plan.loader) / every) * plan.first_epoch
+    _count_steps(loop, steps, batches)
+    loop.epoch_loop._batches_that_stepped = batches
+
+
+def _count_steps(loop: Any, steps: int, by_hand: int) -> None:
+    """Let the Trainer count steps on from these, in automatic and in manual optimisation."""
     progress = loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
     progress.ready = progress.completed = steps
     hand = loop.epoch_loop.manual_optimization.optim_step_progress.total
-    hand.ready = hand.completed = batches
-    loop.epoch_loop._batches_that_stepped = batches
+    hand.ready = hand.completed = by_hand
 
 
 class _EnoughError(Exception):

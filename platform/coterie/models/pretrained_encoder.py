@@ -68,6 +68,11 @@ class Pretrained(ScalableConfig):
                 )
         return {**given, **found, "path": path}
 
+    def advice(self, shape: tuple[int, ...]) -> str:
+        """See `EncoderConfig.advice`: frozen weights are easily taken for a training that fails."""
+        frozen = f"The encoder of {self.path} stays as it is; encoder.freeze=false trains it on."
+        return frozen if self.freeze else ""
+
     def model_post_init(self, context: Any) -> None:
         """Read the weights."""
         file = _weights_file(self.path)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coterie.checkpoints.writer import CheckpointWriter
+from coterie.config.explain import nearest
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
@@ -204,10 +205,14 @@ class Recorder:
         policy = self.config.checkpoint
         if not policy.best or not measured:
             return False
-        if (value := measured.get(policy.best)) is None:
+        # A name may have its group in front, as in summary.json and in the logs.
+        short = policy.best.removeprefix(f"{self.evaluator.group}/")
+        if (value := measured.get(policy.best, measured.get(short))) is None:
+            close = nearest(short, measured)
+            hint = f"did you mean {close}?" if close else f"there is {listed(sorted(measured))}."
             self._tell_once(
-                f"checkpoint.best={policy.best}: it is not among what is measured "
-                f"({listed(sorted(measured))}), so no best checkpoint is kept."
+                f"checkpoint.best={policy.best}: nothing of this name is measured, so no best "
+                f"checkpoint is kept; {hint}"
             )
             return False
         sign = -1 if policy.lower_is_better else 1

@@ -14,7 +14,7 @@ from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.run.recorder import Recorder
 from coterie.run.same_data import check_same_data, follow_clients
-from coterie.run.same_run import check_same_run
+from coterie.run.same_run import check_same_run, other_callbacks
 
 _MAX_RECOVERIES = 3
 
@@ -117,6 +117,8 @@ class Recovery:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
         self._compare_data(loaded)
+        if other_callbacks(loaded.config, self.config):
+            loaded.state.stopped = None  # by one that the user may have taken out
         if not self.config.checkpoint.judges_as(loaded.config):
             loaded.state.best = None  # the best value of another metric
         return loaded

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from coterie.contract.content import contents_digest, digest, labels_digest
+from coterie.contract.content import arrays_digest, contents_digest, digest, labels_digest
 from coterie.contract.data import DataArrays, Indices
+from coterie.contract.samples import StreamedSamples
 from coterie.errors import ConfigError, listed
 from coterie.rounds.state import RunState
 
@@ -18,6 +19,7 @@ _WHAT = {
     "labels": "labels of the training samples differ",
     "contents": "contents of the training samples differ",
     "test": "the test set differs",
+    "held out": "values of the validation or test loader differ",
     "split": "clients hold other samples",
 }
 """Key of a fingerprint to what another value of it means."""
@@ -49,6 +51,9 @@ def fingerprint(
                 contents_digest(data.test_samples).encode(),
                 labels_digest(data.test_labels).encode(),
             ),
+            "held out": arrays_digest(data.samples.held_out())
+            if isinstance(data.samples, StreamedSamples)
+            else "",
             "split": digest(*parts),
         }
     return {

@@ -14,6 +14,7 @@ _FREE = frozenset(
         "run_dir",
         "resume",
         "accept_changed_data",
+        "callbacks",
         "executor",
         "accelerator",
         "cluster",
@@ -28,7 +29,7 @@ _FREE = frozenset(
         "method.weights",  # with which a checkpoint's run has begun
     }
 )
-"""Keys and sections that a resumed run may change: they decide where and how it runs."""
+"""Keys and sections that a resumed run may change: they decide where, how and how long it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
 _VMAP = "vmap"
@@ -74,18 +75,27 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
-    """Return a sentence on the keys of `evaluation` that would change a stored run's final scores.
+    """Return a sentence on other callbacks, and on what would change a stored run's final scores.
 
     Returns:
-        A sentence; "" if none would.
+        A sentence; "" if nothing differs.
     """
-    now, then = dump_config(config)["evaluation"], stored["evaluation"]
+    now, then = dump_config(config), stored
+    keys = {"callbacks": (then.get("callbacks", []), now["callbacks"])}
+    for key, value in now["evaluation"].items():
+        if key not in _UNSCORED:
+            keys[f"evaluation.{key}"] = then["evaluation"][key], value
     changed = [
-        f"evaluation.{key} changes from {show(then[key])} to {show(value)}"
-        for key, value in now.items()
-        if key not in _UNSCORED and _plain(then[key]) != _plain(value)
+        f"{key} changes from {show(was)} to {show(is_)}"
+        for key, (was, is_) in keys.items()
+        if _plain(was) != _plain(is_)
     ]
     return f"{', '.join(changed)}." if changed else ""
+
+
+def other_callbacks(stored: Mapping[str, Any], config: RunConfig) -> bool:
+    """Return whether the config names other callbacks than a stored run's."""
+    return bool(_plain(stored.get("callbacks", [])) != _plain(dump_config(config)["callbacks"]))
 
 
 def _importance(key: str) -> tuple[bool, bool, str]:
@@ -115,8 +125,18 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
             elif key == "executor":
                 flat[key] = inner if inner == _VMAP else _OTHERS
             elif key in _bound(config) or not {section, key} & _FREE:
-                flat[key] = _plain([*inner.items()] if ordered else inner)
+                flat |= _leaves(key, [*inner.items()] if ordered else inner)
     return flat
+
+
+def _leaves(key: str, value: Any) -> dict[str, Any]:
+    """Return the values within mappings, by dotted key."""
+    if not isinstance(value, Mapping):
+        return {key: _plain(value)}
+    found: dict[str, Any] = {}
+    for name, inner in value.items():
+        found |= _leaves(f"{key}.{name}", inner)
+    return found
 
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:

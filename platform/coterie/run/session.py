@@ -86,6 +86,7 @@ class Session:
     _tracker: Tracker | None = None
     _loop: Loop | None = None
     _pipeline: Pipeline = field(default_factory=Pipeline)
+    _failures: FailureLog | None = None
     _metrics: "RunMetrics | None" = None
 
     def run(self, interrupts: Interrupts) -> Finished:
@@ -198,7 +199,7 @@ class Session:
             commit=self._recorder.commit,
             recover=recovery.recover,
             abandon=self._recorder.abandon,
-            log_failure=FailureLog(self.directory.path / FAILURES, self.view.note).write,
+            log_failure=self._failure_log().write,
             participation=self.assembly.participation,
             aggregation=self._pipeline,
             should_stop=lambda: any(each.should_stop for each in self.assembly.callbacks),
@@ -238,7 +239,7 @@ class Session:
         if self.extension:
             self.view.note(f"Longer than before: {self.extension}")
         if self.remeasured:
-            self.view.note(f"Measured differently than before: {self.remeasured}")
+            self.view.note(f"Not as before: {self.remeasured}")
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
@@ -305,7 +306,15 @@ class Session:
     def _make_recorder(
         self, backend: Backend, tracker: Tracker, check: Callable[[], None]
     ) -> Recorder:
-        scorer = make_scorer(self.config, self.assembly, backend)
+        failures = self._failure_log()
+        scorer = make_scorer(
+            self.config,
+            self.assembly,
+            backend,
+            tracker=tracker,
+            failures=failures,
+            note=self.view.note,
+        )
         return Recorder(
             config=self.config,
             method=self.assembly.method,
@@ -326,6 +335,12 @@ class Session:
                 self.assembly.fingerprint,
             ),
         )
+
+    def _failure_log(self) -> FailureLog:
+        """Return the log of tracebacks, one for the whole run."""
+        if self._failures is None:
+            self._failures = FailureLog(self.directory.path / FAILURES, self.view.note)
+        return self._failures
 
     def _client_rows(self, state: RunState) -> list[ClientRow]:
         grouped = ClientGroups.of(self.config, self.assembly.method)

@@ -40,6 +40,8 @@ from coterie.run.doubts import check_range
 from coterie.run.memory import check_round, within_memory
 from coterie.run.own_module_checks import check_own_module
 from coterie.run.vmap_checks import check_vmap
+from coterie.tracking.failure_log import FailureLog
+from coterie.tracking.loggers import Tracker
 
 if TYPE_CHECKING:
     from coterie.distributed.metrics import RunMetrics
@@ -151,7 +153,15 @@ def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics |
     return None if started_here() else RunMetrics(backend, config.experiment, run)
 
 
-def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
+def make_scorer(
+    config: RunConfig,
+    assembly: Assembly,
+    backend: Backend,
+    *,
+    tracker: Tracker,
+    failures: FailureLog,
+    note: Callable[[str], None],
+) -> Scorer:
     """Build the evaluator of a run's server states, for node-local data or other data."""
     method, samples = assembly.method, assembly.data.samples
     if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
@@ -159,7 +169,16 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
         trainer = LightningTrainer(
             accelerator=device.type, precision=config.precision, deterministic=config.deterministic
         )
-        return ModuleScorer(config.evaluation, method, samples, trainer, config.seed)
+        return ModuleScorer(
+            config=config.evaluation,
+            method=method,
+            samples=samples,
+            trainer=trainer,
+            seed=config.seed,
+            tracker=tracker,
+            failures=failures,
+            note=note,
+        )
     evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
     if workload.node_local_classes is None:
         return evaluator

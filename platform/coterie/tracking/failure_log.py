@@ -1,4 +1,4 @@
-"""`failures.log`: the tracebacks of clients that failed, the first of each kind."""
+"""`failures.log`: the tracebacks of what failed, the first of each kind."""
 
 import os
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 from coterie.contract.phase import Phase
 from coterie.errors import reason
 from coterie.execution.events import ClientFailed
+from coterie.execution.failure_trace import trace_of
 from coterie.tracking.paths import open_own, part_links
 
 _MOST_BYTES = 1 << 20
@@ -26,21 +27,27 @@ class FailureLog:
 
     def write(self, phase: Phase, failed: ClientFailed) -> None:
         """Write a failure, unless one of the same type at the same place is already there."""
-        place, _, error = failed.trace.rpartition("\n")
+        self._keep(f"round {phase.round}, {phase.name}: client {failed.client}", failed.trace)
+
+    def write_of_server(self, round_: int, hook: str, error: Exception) -> None:
+        """Write the error that a hook of a user's module raised on the server."""
+        self._keep(f"round {round_}, {hook}: server", trace_of(error, private=False))
+
+    def _keep(self, where: str, trace: str) -> None:
+        place, _, error = trace.rpartition("\n")
         kind = place, error.partition(":")[0]
-        entry = f"round {phase.round}, {phase.name}: client {failed.client}\n{failed.trace}\n\n"
-        content = entry.encode("utf-8", "replace")
+        content = f"{where}\n{trace}\n\n".encode("utf-8", "replace")
         size = self._path.stat().st_size if self._path.exists() else 0
-        if not failed.trace or kind in self._kinds or size + len(content) > _MOST_BYTES:
+        if not trace or kind in self._kinds or size + len(content) > _MOST_BYTES:
             return
-        told = f"Tracebacks of clients that fail: {self._path}."
+        told = f"Tracebacks of what fails: {self._path}."
         try:
             part_links(self._path)
             descriptor = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             with os.fdopen(descriptor, "ab") as file:
                 file.write(content)
         except OSError as error:
-            told = f"The traceback of a client's failure cannot be written ({reason(error)})."
+            told = f"The traceback of a failure cannot be written ({reason(error)})."
         if not self._kinds:
             self._note(told)
         self._kinds.add(kind)

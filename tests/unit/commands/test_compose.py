@@ -544,6 +544,11 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
             ["experiment=kmeans", "data=a/x.npz"],
             "^data=a/x.npz: a file goes in data=npz data.path=a",
         ),
+        (
+            ["experiment=lightning", "data=mine.Data"],
+            "^data=mine.Data: a class of your own goes in data.target=mine.Data",
+        ),
+        (["experiment=kmeans", "data=csv"], "^data=csv: .* did you mean manifest"),
         (["resume=true"], "^resume=true: give the folder of the run to go on with as run_dir=DIR"),
         (
             ["experiment=lightning", "module=a:B", "data.target=a:C", "method.strategy=FedBN"],

@@ -48,5 +48,7 @@ def test_one_of_several_needs_no_list():
 
 
 def test_an_argument_that_is_near_another_is_told():
-    with pytest.raises(ConfigError, match=r"callback: must be one of .*; did you mean callbacks\?"):
+    with pytest.raises(
+        ConfigError, match=r"callback: there is no such argument; did you mean callbacks\?"
+    ):
         Federation(callback=[])

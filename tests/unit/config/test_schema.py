@@ -341,6 +341,21 @@ def test_an_unknown_key_is_sought_in_groups_by_its_parts_and_initials(word, mean
         load_component(Outer, {word: 1})
 
 
+@pytest.mark.parametrize(("word", "meant"), [("mu", "weight"), ("tau", "heat"), ("Tau", "heat")])
+def test_a_greek_letter_is_sought_in_descriptions(word, meant) -> None:
+    class Inner(Component):
+        weight: float = 1.0
+        """μ of the proximal term."""
+        heat: float = 1.0
+        """τ_I of the loss."""
+
+    class Outer(Component):
+        method: Inner = Inner()
+
+    with pytest.raises(ConfigError, match=rf"method.{word}=1: .* did you mean method.{meant}\?$"):
+        load_component(Outer, {"method": {word: 1}})
+
+
 def test_a_copy_is_validated_too() -> None:
     config = load_config(mapping())
     assert type(config.model_copy(update={"seed": np.int64(7)}).seed) is int

@@ -27,7 +27,7 @@ def test_the_first_of_each_kind_is_written_and_told_once(tmp_path: Path) -> None
         "round 3, training: client 3\nline 1\nKeyError: 3\n\n"
         "round 3, training: client 4\nline 2\nValueError: of client 4\n\n"
     )
-    assert notes == [f"Tracebacks of clients that fail: {tmp_path / 'failures.log'}."]
+    assert notes == [f"Tracebacks of what fails: {tmp_path / 'failures.log'}."]
 
 
 def test_a_copy_by_hard_links_is_written_alone(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_a_log_that_cannot_be_written_ends_nothing_and_is_told_once(tmp_path: Pa
     log.write(PHASE, failed(1, "File \udcff, line 1\nValueError: 1"))
     log.write(PHASE, failed(1, "line 2\nValueError: 2"))
     (told,) = notes
-    assert told.startswith("The traceback of a client's failure cannot be written ([Errno 2]")
+    assert told.startswith("The traceback of a failure cannot be written ([Errno 2]")

@@ -1,0 +1,70 @@
+"""The logger of a user's module on a client, which keeps nothing."""
+
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+
+class SilentLogger(Logger):
+    """Takes whatever a module gives its logger, and keeps nothing.
+
+    What a client draws would leave it; `self.log` is how numbers do.
+
+    Attributes:
+        used: Whether the module has given it pictures, texts or anything else but numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = False
+
+    @property
+    def name(self) -> str:
+        """The name that Lightning asks of a logger."""
+        return "none"
+
+    @property
+    def version(self) -> int:
+        """The version that Lightning asks of a logger."""
+        return 0
+
+    @property
+    def experiment(self) -> "_Nothing":
+        """What stands for TensorBoard's writer or W&B's run."""
+        self.used = True
+        return _Nothing()
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Leave out the numbers, which the run has from the Trainer."""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Leave out the hyperparameters, which the run's config has."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Take any other method of a logger, such as `log_image`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self.used = True
+        return _nothing
+
+
+class _Nothing:
+    """Takes every call of every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Nothing()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "_Nothing":
+        return self
+
+    def __getitem__(self, key: Any) -> "_Nothing":
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Leave out the value."""
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Take a call."""
