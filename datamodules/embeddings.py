@@ -28,6 +28,7 @@ from coterie.datamodules.shard_files import (
 )
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.paths import check_contained, check_ours
 
 RECIPE = "embedding.json"
 
@@ -124,8 +125,11 @@ def claim(out: Path, recipe: Mapping[str, Any]) -> bool:
         Whether all embeddings are there already.
 
     Raises:
-        ConfigError: If the folder holds something else.
+        ConfigError: If the folder holds something else, a link, or is another user's.
     """
+    if out.is_dir():
+        check_ours("out", out)
+        check_contained("out", out)
     text = json.dumps(recipe, indent=2, ensure_ascii=False) + "\n"
     path = out / RECIPE
     begun = path.is_file() and any(each != path for each in out.iterdir())

@@ -22,6 +22,7 @@ from coterie.datamodules.shard_files import INDEX, Row, ShardIndex, write_index,
 from coterie.datamodules.source import Source
 from coterie.datamodules.spelling import inside
 from coterie.errors import DataError
+from coterie.tracking.paths import check_ours
 from coterie.tracking.skipped import SKIPPED, write_skipped
 
 _logger = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ def import_data(data: DataSet[Any], out: Path, *, shard_bytes: int) -> dict[str,
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"out={out}: it is not empty; choose another folder.")
+    if out.exists():
+        check_ours("out", out)
     folders = {half: out / half for half in HALVES} if data.has_test() else {HALVES[0]: out}
     found: dict[str, Imported] = {
         half: _import_half(data.open_half(half), data.classes, folder, shard_bytes)

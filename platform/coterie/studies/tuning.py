@@ -193,11 +193,15 @@ class _Search:
         )
 
     def stopped(self, name: str, round_: int) -> None:
-        """Note that ASHA stops a trial after this round."""
+        """Note that ASHA stops a trial after this round, which may have been its last."""
+        record = self._runs[name].record()
+        if record.completed:
+            self._end(name, record)
+            return
         self._stopped[name] = round_
         known = {"objective": self._options.objective, "rounds": self._stopped}
         write_text_atomically(self._file, json.dumps(known, indent=2) + "\n")
-        self._end(name, replace(self._runs[name].record(), status="stopped"))
+        self._end(name, replace(record, status="stopped"))
 
     def step(self) -> None:
         self._check()

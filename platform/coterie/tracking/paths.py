@@ -65,8 +65,8 @@ def check_contained(key: str, folder: Path) -> None:
                     log = "wandb" in parts and entry.name.endswith(".log")
                     if own or not (inside or log):
                         raise ConfigError(
-                            f"{key}={folder}: {entry.path} is a link, and a run keeps to its own "
-                            "folder; put the file itself there, or delete the link."
+                            f"{key}={folder}: {entry.path} is a link, and what is written stays in "
+                            "its own folder; put the file itself there, or delete the link."
                         )
                 elif entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
@@ -88,7 +88,7 @@ def check_ours(key: str, folder: Path) -> None:
         user, owner = os.fstat(made.fileno()).st_uid, folder.stat().st_uid
     if owner not in {0, user}:
         raise ConfigError(
-            f"{key}={folder}: it is another user's folder, who could lead what the run writes to "
+            f"{key}={folder}: it is another user's folder, who could lead what is written there to "
             "other files; choose a new one, or chown it with all that is in it."
         )
 

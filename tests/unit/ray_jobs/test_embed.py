@@ -20,7 +20,7 @@ from coterie.contract import seeded
 from coterie.contract.clusterer import to_unit
 from coterie.datamodules.digits import Digits
 from coterie.datamodules.shards import Shards
-from coterie.jobs import embed, predict
+from coterie.jobs import embed, import_data, predict
 from coterie.networks import ConvNet3
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -156,3 +156,27 @@ def test_a_folder_of_something_else_is_left_alone(written, tmp_path, capsys) -> 
     assert "it is not empty" in capsys.readouterr().err
     assert embed.main([*SMALL, f"out={written}"]) == 0
     assert files(written) == before
+
+
+@pytest.mark.parametrize("made", ["shard-000001.parquet", "test"])
+def test_a_folder_with_links_to_elsewhere_is_refused(made, written, tmp_path, capsys) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out.mkdir()
+    (out / "embedding.json").write_bytes((written / "embedding.json").read_bytes())
+    (out / made).symlink_to(elsewhere)
+    assert embed.main([*SMALL, f"out={out}"]) == 2
+    assert f"{out / made} is a link" in capsys.readouterr().err
+    assert not elsewhere.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("command", ["embed", "import_data"])
+def test_the_folder_of_another_user_is_refused(command, tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    os.chown(out, 65534, 65534)
+    keys = SMALL if command == "embed" else ("data=digits",)
+    job = embed if command == "embed" else import_data
+    assert job.main([*keys, f"out={out}"]) == 2
+    assert "it is another user's folder" in capsys.readouterr().err
+    assert not [*out.iterdir()]
