@@ -65,7 +65,7 @@ class Reconstruction(ClientModule):
 
 
 class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
-    """Encoder and decoder, by how well samples are rebuilt; all averaged. Clients keep nothing."""
+    """An autoencoder that learns to rebuild samples; all weights are averaged, clients keep nothing."""
 
     stage = "representation"
     roles = StateRoles(

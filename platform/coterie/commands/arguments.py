@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from coterie.commands.compose import as_plain, groups
 from coterie.commands.overrides import parse
-from coterie.config.explain import nearest
+from coterie.config.explain import nearest, show
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
@@ -36,9 +36,12 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
         *parents, leaf = override.key_or_group.split(".")
         section = values
         for parent in parents:
-            section = section.setdefault(parent, {})
+            before = section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise ConfigError(f"{override.input_line}: {parent} already has a value.")
+                raise ConfigError(
+                    f"{override.input_line}: {parent}={show(before)} has no keys of its own; leave "
+                    "one of the two out."
+                )
         section[leaf] = override.value()
     return as_plain(values, arguments)
 

@@ -29,6 +29,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "accelerator": ("trainer",),
     "bf16": ("bf16-mixed",),
     "cpu": ("serial",),
+    "data": ("input",),
     "device": ("accelerator",),
     "devices": ("trainer",),
     "epsilon": ("privacy.dp.budget",),

@@ -25,6 +25,7 @@ _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 
 Colours = Annotated[tuple[float, float, float], Field(strict=False)]
 Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Field(strict=False)]
+Interpolation = Literal["bilinear", "bicubic"]
 Option = bool | int | float | str | tuple[int, ...] | None
 _LARGEST = 1 << 14
 """The largest whole number in options: with more layers a network would take minutes to build."""
@@ -48,6 +49,7 @@ class Built(NamedTuple):
         deviation: Their standard deviation.
         adapted: Fits a file's weights to the network, as its library does: by other names, or for
             images of another size.
+        interpolation: How images were resized for it.
     """
 
     network: nn.Module
@@ -55,6 +57,7 @@ class Built(NamedTuple):
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
     adapted: Callable[[Weights], Weights] = dict
+    interpolation: Interpolation = "bilinear"
 
 
 class NamedModel(ScalableConfig):
@@ -80,7 +83,8 @@ class NamedModel(ScalableConfig):
     """`small`, for images of up to 64 pixels: the first convolution is 3×3 with stride 1, and the
     max-pool after it is left out."""
     size: PositiveInt | None = None
-    """Resize images to this many pixels a side before the network; by default not at all."""
+    """Resize images to this many pixels a side before the network, as was done for its own weights;
+    by default not at all."""
     mean: Colours | None = None
     """Mean of red, green and blue in [0, 1]; by default the model's own."""
     deviation: Deviations | None = None
@@ -173,7 +177,11 @@ class NamedModel(ScalableConfig):
             load_weights(built.network, self._weights(), self.weights, built.head, built.adapted)
         features = self._features(built.network, height, width)
         prepared = Prepared(
-            built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
+            built.network,
+            self.mean or built.mean,
+            self.deviation or built.deviation,
+            self.size,
+            built.interpolation,
         )
         encoder = Encoder(prepared, features, unit_length=self.unit_length)
         return frozen(encoder) if self.freeze else encoder
@@ -245,6 +253,7 @@ class Prepared(nn.Module):
 
     Args:
         size: Pixels a side to resize to, if any.
+        interpolation: How to resize.
     """
 
     mean: Tensor
@@ -256,9 +265,10 @@ class Prepared(nn.Module):
         mean: Iterable[float],
         deviation: Iterable[float],
         size: int | None,
+        interpolation: Interpolation,
     ) -> None:
         super().__init__()
-        self.network, self._size = network, size
+        self.network, self._size, self._mode = network, size, interpolation
         for name, values in (("mean", mean), ("deviation", deviation)):
             self.register_buffer(name, torch.tensor([*values]).view(3, 1, 1), persistent=False)
 
@@ -272,7 +282,8 @@ class Prepared(nn.Module):
         if self._size is not None and images.shape[2:] != (self._size, self._size):
             wanted = (self._size, self._size)
             wide = widened(images)  # CPUs cannot resize bfloat16
-            wide = nn.functional.interpolate(wide, wanted, mode="bilinear", antialias=True)
+            wide = nn.functional.interpolate(wide, wanted, mode=self._mode, antialias=True)
+            wide = wide.clamp(0, 1) if self._mode == "bicubic" else wide  # it overshoots at edges
             images = wide.to(images.dtype)
         colour = images.expand(-1, 3, -1, -1)
         return (colour - self.mean) / self.deviation

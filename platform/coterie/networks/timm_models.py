@@ -67,7 +67,14 @@ class Timm(NamedModel):
         )
         head = config.classifier or ()
         names = (head,) if isinstance(head, str) else tuple(head)
-        return Built(network, names, config.mean, config.std, _filter(network))
+        return Built(
+            network,
+            names,
+            config.mean,
+            config.std,
+            _filter(network),
+            "bicubic" if config.interpolation == "bicubic" else "bilinear",
+        )
 
 
 def _filter(network: nn.Module) -> Callable[[Weights], Weights]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 from torchvision import models
 from torchvision.models.vision_transformer import interpolate_embeddings
+from torchvision.transforms import InterpolationMode
 
 from coterie.networks.named_models import Built, NamedModel, no_such_model, replace_head
 from coterie.networks.own_weights import OwnWeights, from_address
@@ -53,7 +54,15 @@ class Torchvision(NamedModel):
             raise ValueError("it has no linear classifier to take off")
         made = models.get_model_weights(self.model).DEFAULT.transforms()
         heads = (head, *_AUXILIARY)
-        return Built(network, heads, tuple(made.mean), tuple(made.std), _resized(network))
+        bicubic = made.interpolation == InterpolationMode.BICUBIC
+        return Built(
+            network,
+            heads,
+            tuple(made.mean),
+            tuple(made.std),
+            _resized(network),
+            "bicubic" if bicubic else "bilinear",
+        )
 
 
 def _resized(network: nn.Module) -> Callable[[Weights], Weights]:

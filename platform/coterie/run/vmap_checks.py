@@ -24,7 +24,7 @@ def check_vmap(config: RunConfig, task: Task) -> None:
 
 
 def _undeclared(config: RunConfig) -> str:
-    """Return that a method is not vmappable, and what to do; "" if it is."""
+    """Return why a method cannot be trained with vmap, and what to do; "" if it can."""
     kind = load_target(target_of(config.method))
     if vars(kind).get("vmappable", False):
         return ""

@@ -66,7 +66,7 @@ def check_unclaimed(folder: Path) -> None:
 
 
 def _close_to_others(descriptor: int) -> None:
-    """Let nobody else open the file; that of a copy may be open to all."""
+    """Close the file to other users, since a copied one may be open to them."""
     status = os.fstat(descriptor)
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         with suppress(OSError):  # some file systems have no modes

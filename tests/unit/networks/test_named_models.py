@@ -4,9 +4,11 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
@@ -16,6 +18,7 @@ from coterie.commands.compose import compose
 from coterie.config import dump_config, load_config
 from coterie.config.component import config_model
 from coterie.contract import seeded
+from coterie.contract.clusterer import to_unit
 from coterie.errors import ConfigError, DataError
 from coterie.networks import ConvNet2
 from coterie.networks.exported import Exported
@@ -66,6 +69,26 @@ def conv2_program(path: Path, shape: tuple[int, ...] = (1, 8, 8)) -> nn.Module:
 def test_half_precision_is_resized_too() -> None:
     encoder = Timm(model=TINY, size=32).build((3, 20, 20)).bfloat16()
     assert encoder(torch.rand(2, 3, 20, 20).bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        (Timm(model="tf_efficientnet_lite0", size=32), Image.Resampling.BICUBIC),
+        (Timm(model="tf_mobilenetv3_small_100", size=32), Image.Resampling.BILINEAR),
+        (Torchvision(model="resnet18", size=32), Image.Resampling.BILINEAR),
+        (Torchvision(model="efficientnet_b0", size=32), Image.Resampling.BICUBIC),
+    ],
+)
+@pytest.mark.parametrize("side", [20, 50])
+def test_images_are_resized_as_for_the_networks_own_weights(given, mode, side) -> None:
+    # Pillow cuts what is beyond black and white off after each axis.
+    pixels = np.random.default_rng(0).integers(90, 160, (side, side, 3), dtype=np.uint8)
+    prepared = given.build((3, side, side)).network
+    found = prepared.prepared(to_unit(torch.tensor(pixels).permute(2, 0, 1)[None]))
+    found = found * prepared.deviation + prepared.mean
+    wanted = np.asarray(Image.fromarray(pixels).resize((32, 32), mode)) / 255
+    np.testing.assert_allclose(found[0].permute(1, 2, 0), wanted, atol=1.5 / 255)
 
 
 @pytest.mark.parametrize(
