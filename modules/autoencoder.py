@@ -65,7 +65,7 @@ class Reconstruction(ClientModule):
 
 
 class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
-    """An autoencoder that learns to rebuild samples; all weights are averaged, clients keep nothing."""
+    """An autoencoder that rebuilds samples; all its weights are averaged, and clients keep none."""
 
     stage = "representation"
     roles = StateRoles(
