@@ -59,6 +59,12 @@ class _Nothing:
     def __call__(self, *args: Any, **kwargs: Any) -> "_Nothing":
         return self
 
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """Leave the context."""
+
     def __getitem__(self, key: Any) -> "_Nothing":
         return self
 

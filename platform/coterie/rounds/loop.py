@@ -102,6 +102,7 @@ class Loop:
     should_stop: Callable[[], bool] = lambda: False
     has_run: bool = False
     _told: set[int] = field(default_factory=set)
+    _texts: set[str] = field(default_factory=set)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -248,10 +249,11 @@ class Loop:
                 self.observer.client_failed(event.client, event.message)
 
     def _tell(self, done: ClientResult) -> None:
-        """Show a client's note, once for each client, and only those of the first few clients."""
-        if not done.note or done.client in self._told:
+        """Show a client's note: each text once, one of each client, those of the first few."""
+        if not done.note or done.client in self._told or done.note in self._texts:
             return
         self._told.add(done.client)
+        self._texts.add(done.note)
         if len(self._told) <= _TOLD:
             self.observer.note(f"Client {done.client}: {done.note.rstrip('.')}.")
         elif len(self._told) == _TOLD + 1:
