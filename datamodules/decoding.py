@@ -326,8 +326,8 @@ def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decod
     mode: str = pixel_format.mode
     if mode == "all":
         mode = "RGBA" if clear else image.mode if image.mode in _KEPT else "RGB"
-    elif clear:
-        ground = _ground(_clear_share(image), pixel_format)
+    elif clear and (share := _clear_share(image)) is not None:
+        ground = _ground(share, pixel_format)
     channels = Image.getmodebands(mode)
     pixels = np.empty((channels, image.height, image.width), np.uint8)
     for left, top, right, bottom in tiles(*image.size):
@@ -337,13 +337,14 @@ def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decod
     return Decoded(pixels, found, image.size[::-1], ground=ground)
 
 
-def _clear_share(image: Image.Image) -> float:
-    """Return the share of transparent pixels."""
-    count = 0
+def _clear_share(image: Image.Image) -> float | None:
+    """Return the share of transparent pixels; None if the picture is opaque throughout."""
+    count, least = 0, 255
     for box in tiles(*image.size):
         alpha = np.asarray(image.crop(box).convert("RGBA").getchannel("A"))
         count += int(np.count_nonzero(alpha < _CLEAR))
-    return count / max(1, image.width * image.height)
+        least = min(least, int(alpha.min()))
+    return None if least == 255 else count / max(1, image.width * image.height)
 
 
 def _converted(part: Image.Image, mode: str, ground: str) -> Image.Image:

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.contract.content import digest
 from coterie.datamodules.decoding import (
-    ALPHA,
     REMEDY,
-    TRANSPARENT,
     Decoded,
     Picture,
     PixelFormat,
@@ -29,7 +27,7 @@ from coterie.tracking.formatting import format_bytes
 
 _CHUNK = 64
 """Pictures that a thread decodes at a time."""
-_NAMED = 20
+_NAMED, _REMEDIES = 20, 3
 """Unreadable pictures that an error names."""
 _DIGEST = 16
 """Bytes of a picture's digest."""
@@ -128,11 +126,10 @@ class Tally:
 
     def _ground(self, pixel_format: PixelFormat) -> str:
         """Return what transparent pixels have become, as the end of a sentence."""
-        alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
-        if not (self.grounds or alpha):
+        if not self.grounds:
             return ""
         if len(self.grounds) < 2:
-            return f"; transparent pixels become {next(iter(self.grounds), 'black')}"
+            return f"; transparent pixels become {next(iter(self.grounds))}"
         return (
             f"; transparent pixels become white in the {self.grounds['white']} that are mostly "
             "transparent, and black in others: data.background=white or black makes them alike"
@@ -267,8 +264,10 @@ def refuse(
     if len(bad) == 1:
         raise DataError(f"{str(bad[0]).removesuffix('.')}{skip}.") from bad[0]
     if bad:
-        own = {one.remedy for one in bad}
-        remedy = own.pop() if len(own) == 1 and REMEDY not in own else remedy
+        own = dict.fromkeys(one.remedy for one in bad)
+        keys = [each for each in own if "data." in each]  # which would read them
+        alone = [*own] if len(own) == 1 and REMEDY not in own else []
+        remedy = "; ".join(alone or [*keys[:_REMEDIES], remedy])
         shown = "; ".join(one.told for one in bad[:_NAMED])
         more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         raise DataError(

@@ -72,7 +72,7 @@ def p_mixture(labels: Labels, clients: int, p: float, seed: int) -> list[Indices
     if len(classes) != clients:
         raise DataError(
             f"clients={clients}: p_mixture needs one client per class, and the labels have "
-            f"{len(classes)}; set partition.clients={len(classes)}."
+            f"{len(classes)}; set partition.clients={len(classes)}, or take partition=iid."
         )
     own_rows = [np.flatnonzero(labels == number) for number in classes]
     if p == 1:

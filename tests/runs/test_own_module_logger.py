@@ -75,6 +75,13 @@ def test_what_a_client_draws_does_not_leave_it(module, keys, tmp_path):
     assert set(run.metrics) == set(plain.metrics)
 
 
+@pytest.mark.parametrize("keys", [{}, {"holdout": 0.3}])
+def test_a_module_that_draws_nothing_is_told_nothing(keys, tmp_path):
+    view = Silent()
+    federated(tmp_path, Lit(), rounds=2, every=1, view=view, **keys)
+    assert not [note for note in view.notes if "self.logger" in note]
+
+
 def test_an_error_of_the_servers_validation_is_a_sentence_with_its_traceback_kept(tmp_path):
     with pytest.raises(
         RunError, match=r"validation_step of Fails .*ValueError: mine.*failures.log"

@@ -81,6 +81,20 @@ def plain(rate=0.1, drop=0.2):
     return module
 
 
+def with_rate(value):
+    """A classifier with an attribute of the name of a hyperparameter."""
+    module = Lit(lr=0.05)
+    module.lr = value
+    return module
+
+
+def test_an_attribute_beside_a_hyperparameter_of_its_name_counts_too(tmp_path):
+    federated(tmp_path, with_rate(0.05), rounds=1)
+    with pytest.raises(ConfigError, match=r"this one has method\.arguments\.self\.lr=5\.0"):
+        federated(tmp_path, with_rate(5.0), rounds=2, resume=True)
+    assert federated(tmp_path, with_rate(0.05), rounds=2, resume=True).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [

@@ -79,6 +79,9 @@ def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
     choices, values = _sort(with_own_classes(overrides))
     given = _given(values)
     directory = _resumed(choices, given)
+    if directory is not None:
+        choices, values = _sort(with_own_classes(overrides, directory.read_config()))
+        given = _given(values)
     if "experiment" not in choices and directory is None:
         if "resume=true" in overrides and "run_dir" not in given:
             raise ConfigError(

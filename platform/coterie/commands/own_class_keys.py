@@ -5,7 +5,8 @@ become entries of `method.arguments` and `data.arguments`; a class may be writte
 LightningCLI does: `module=my_file.Class`. A strategy has a name: `method.strategy=fedprox`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from coterie.config.explain import one_of
 from coterie.errors import ConfigError
@@ -30,11 +31,26 @@ _DATA = {
     "data=torch": (*_COMMON, "split", "size", "limit", "limit_test"),
 }
 """The choices of data that a user's class reads, each with its own keys."""
+_DATA_OF = {
+    "coterie.datamodules.lightning_data:LightningData": "data=lightning",
+    "coterie.datamodules.torch_data:TorchData": "data=torch",
+}
 
 
-def with_own_classes(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with short keys written out in full."""
+def with_own_classes(
+    overrides: Sequence[str], stored: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the overrides with short keys written out in full.
+
+    Args:
+        overrides: As on the command line.
+        stored: The config of the run to resume, which says of what kind its data is.
+    """
     data = [text for text in overrides if text.startswith("data=")]
+    if stored is not None:
+        found = _DATA_OF.get(_target(stored, "data"), "")
+        own = found or _target(stored, "method").endswith(":Lightning")
+        return [*_written_out(overrides, found)] if own else list(overrides)
     if "experiment=lightning" in overrides and not data:
         overrides = [*overrides, "data=lightning"]
     elif "experiment=lightning" not in overrides and not _DATA.keys() & set(data):
@@ -63,8 +79,13 @@ def strategy_keys(name: str) -> dict[str, str]:
     raise ConfigError(f"strategy={asked}: {one_of(name, ('fedavg', *STRATEGIES, *OPTIMIZERS))}")
 
 
-def _written_out(overrides: Sequence[str]) -> Iterator[str]:
-    own = next((keys for choice, keys in _DATA.items() if choice in overrides), None)
+def _target(stored: Mapping[str, Any], section: str) -> str:
+    inner = stored.get(section)
+    return str(inner.get("target")) if isinstance(inner, Mapping) else ""
+
+
+def _written_out(overrides: Sequence[str], data: str = "") -> Iterator[str]:
+    own = next((keys for choice, keys in _DATA.items() if choice in {*overrides, data}), None)
     splits = [text.partition("=")[2] for text in overrides if text.startswith("partition=")]
     given = any(text.startswith("data.read_labels=") for text in overrides)
     if "data=lightning" in overrides and not given and splits and splits[-1] not in NEED_NO_LABELS:

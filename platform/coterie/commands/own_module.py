@@ -21,6 +21,7 @@ from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
 
+_NONE = object()
 _DECIDED = {
     **dict.fromkeys(
         ("lr", "learning_rate", "optimizer"), "your module's configure_optimizers decides it"
@@ -267,9 +268,11 @@ def _hyperparameters(module: Any) -> dict[str, Any]:
     if isinstance(module, str) or (base := own_base(module)) is None:
         return {}
     lightnings = vars(base())
-    stored = {**vars(module), **dict(module.hparams)}
-    plain = {str(name): value for name, value in stored.items() if _is_own(name, value)}
-    found = {name: value for name, value in plain.items() if name not in lightnings}
+    stored = dict(module.hparams)
+    found = {str(name): value for name, value in stored.items() if _is_own(name, value)}
+    for name, value in vars(module).items():
+        if name not in lightnings and _is_own(name, value) and found.get(name, _NONE) != value:
+            found[f"self.{name}" if name in found else name] = value
     layers: dict[str, set[float]] = {}
     for part in [*module.modules()][1:]:
         for name, value in vars(part).items():

@@ -187,11 +187,14 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {same}?"
     if greek := _described(leaf, fields):
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {greek}?"
+    further = _further_in(key, leaf, fields)
+    if further and further.startswith("method."):
+        return f"{key}{rest}={show(value)}: there is no such key; did you mean {further}?"
     if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
         return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
-    close = _further_in(key, leaf, fields) or (f"{parent}.{near}".strip(".") if near else None)
+    close = further or (f"{parent}.{near}".strip(".") if near else None)
     close = close or next((name for name in fields if name.rpartition(".")[2] == leaf), None)
     if close:
         hint = f"did you mean {close}{rest}?"

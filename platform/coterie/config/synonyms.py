@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 _CLIENTS = ("partition.clients", "clients")
-_ROUNDS = ("method.rounds", "rounds")
+_ROUNDS = ("method.rounds", "rounds", "method.iterations")
 _EPOCHS = ("method.epochs", "epochs")
 _CLUSTERS = ("method.clusters", "evaluation.clusters")
 _SHARE = ("participation.fraction", "participation")
@@ -11,11 +11,15 @@ _ACTORS = ("cluster.num_actors", "cluster")
 _GPUS = ("cluster.gpus_per_client", "cluster")
 _MEANT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("num_clients", "n_clients"), _CLIENTS),
-    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds"), _ROUNDS),
+    **dict.fromkeys(("rounds", "num_rounds", "n_rounds", "global_rounds"), _ROUNDS),
     **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "local_epochs"), _EPOCHS),
     **dict.fromkeys(("n_clusters", "num_clusters", "num_classes", "k"), _CLUSTERS),
     **dict.fromkeys(("fraction_fit", "fraction", "client_fraction"), _SHARE),
     **dict.fromkeys(("num_actors", "actors", "num_workers", "workers"), _ACTORS),
+    **dict.fromkeys(("min_clients", "min_fit_clients"), ("faults.min_participation",)),
+    **dict.fromkeys(("image_size", "img_size", "resize"), ("data.size",)),
+    **dict.fromkeys(("secagg", "secure_aggregation"), ("privacy.secure_aggregation",)),
+    **dict.fromkeys(("seed_everything", "random_state", "random_seed"), ("seed",)),
     **dict.fromkeys(("gpus", "num_gpus"), _GPUS),
     **dict.fromkeys(("out", "output_dir", "save_dir"), ("run_dir",)),
     **dict.fromkeys(("logger", "loggers"), ("tracking.loggers",)),
@@ -41,14 +45,35 @@ _TOLD = {
     **dict.fromkeys(("fp16", "half"), "give precision=16-mixed"),
     **dict.fromkeys(("non_iid", "noniid"), "give partition=dirichlet or another of --help"),
     **dict.fromkeys(("csv", "mlflow", "tensorboard", "wandb"), "give tracking=NAME"),
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "n_epochs", "max_epochs", "local_epochs"),
+        "this method trains for none; --help experiment=NAME lists its keys",
+    ),
+    **dict.fromkeys(
+        ("rounds", "num_rounds", "n_rounds", "global_rounds"),
+        "this method has no number of rounds to set",
+    ),
+    **dict.fromkeys(
+        ("batch_size", "batchsize", "bs"),
+        "this method has none; for a LightningModule of yours its loader decides",
+    ),
+    **dict.fromkeys(
+        ("lr", "learning_rate"),
+        "this method has none; for a LightningModule of yours it is an argument, such as module.lr",
+    ),
     "alpha": "it is a key of partition=dirichlet",
+    "devices": "one client's devices are method.trainer.devices, of experiment=lightning",
     "cpu": "give accelerator=cpu",
     "cuda": "give cluster=gpu",
     "model": "a network is chosen by encoder=NAME, and a LightningModule of yours by "
     "experiment=lightning module=package.module:Class",
     "mu": "it is method.strategy.mu, of experiment=lightning method.strategy=fedprox",
     "strategy": "it is method.strategy=NAME, of experiment=lightning",
-    "trainer": "only experiment=lightning, for a module of yours, has a Trainer's arguments",
+    "trainer": "a Trainer's arguments go in method.trainer, of experiment=lightning",
+    "data_dir": "data is found by data.path, or under data.root",
+    "dirichlet_alpha": "give partition=dirichlet partition.alpha=NUMBER",
+    "fast_dev_run": "try a run with method.rounds=1 and data.limit=100",
+    "ckpt_path": "go on with resume=true run_dir=DIR",
 }
 """Words whose key another choice brings."""
 _GREEK = {

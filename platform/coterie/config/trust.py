@@ -62,6 +62,7 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
     Raises:
         ConfigError: At the first class of another package.
     """
+    strangers: dict[str, str] = {}
     for key, target in targets_in(stored):
         module = target.partition(":")[0]
         package = module.partition(".")[0]
@@ -69,12 +70,19 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
             continue
         if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
             continue
+        if package == _OWN and key.startswith(_LOGGERS):
+            raise ConfigError(
+                f"{path}: {key}={show(target)}: a stored config may name Coterie's loggers, but "
+                "not their classes, whose arguments may lead elsewhere; give tracking.loggers "
+                "again."
+            )
+        strangers.setdefault(package, f"{key}={show(target)}")
+    if strangers:
+        first, shown = next(iter(strangers.values())), show([*strangers])
+        packages = shown if len(strangers) > 1 else shown[1:-1]
         raise ConfigError(
-            f"{path}: {key}={show(target)}: a stored config may name Coterie's loggers, but "
-            "not their classes, whose arguments may lead elsewhere; give tracking.loggers again."
-            if package == _OWN and key.startswith(_LOGGERS)
-            else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
-            f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
+            f"{path}: {first}: a stored config imports only Coterie's own classes; if you trust "
+            f"the code of {', '.join(map(show, strangers))}, add trust={packages}."
         )
 
 

@@ -11,7 +11,8 @@ class SilentLogger(Logger):
     What a client draws would leave it; `self.log` is how numbers do.
 
     Attributes:
-        used: Whether the module has given it pictures, texts or anything else but numbers.
+        used: Whether the module has given it pictures, texts or anything else but numbers. That
+            `experiment` is read does not count: the Trainer reads it to start trackers.
     """
 
     def __init__(self) -> None:
@@ -31,8 +32,7 @@ class SilentLogger(Logger):
     @property
     def experiment(self) -> "_Nothing":
         """What stands for TensorBoard's writer or W&B's run."""
-        self.used = True
-        return _Nothing()
+        return _Nothing(self)
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Leave out the numbers, which the run has from the Trainer."""
@@ -49,14 +49,19 @@ class SilentLogger(Logger):
 
 
 class _Nothing:
-    """Takes every call of every name."""
+    """Takes every call of every name, and tells its logger."""
+
+    def __init__(self, logger: SilentLogger) -> None:
+        self._logger = logger
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Nothing()
+        self._logger.used = True
+        return _Nothing(self._logger)
 
     def __call__(self, *args: Any, **kwargs: Any) -> "_Nothing":
+        self._logger.used = True
         return self
 
     def __enter__(self) -> "_Nothing":

@@ -1,6 +1,6 @@
 """The figure of a run's curves: each stage's loss on its own axis, the scores below."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
     Stages minimise different losses, so each has its own scale; a single one shares its rounds with
     the scores. A series is a loss if the last part of its name is "loss" ("stage/loss"). A series
     that is neither a loss nor a score of clusters or classes has an axis to itself, since its
-    scale is unknown, up to nine of them.
+    scale is unknown; up to nine of them, scores of validation first.
 
     Args:
         series: Name to (round, value) pairs; values that are not finite leave gaps.
@@ -57,7 +57,8 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
     last = {name: name.rpartition("/")[2] for name in drawn}
     losses = {name: curve for name, curve in drawn.items() if last[name] == "loss"}
     scores = {name: curve for name, curve in drawn.items() if last[name] in _SCORES}
-    own = [name for name in drawn if name not in losses and name not in scores][:_MOST_OWN]
+    own = _own(name for name in drawn if name not in losses and name not in scores)
+    own = [name for n, name in enumerate(own) if not _repeats(drawn, own[:n], name)][:_MOST_OWN]
     stages = boundaries or {}
     panels = _by_stage(losses, stages)
     shares_rounds = len(panels) == 1 and not own
@@ -82,6 +83,16 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
         _fill(axes, scores, "score", legend=True)
         _mark_stages(axes, stages)
     return figure
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Return the names of further series, those of the server's scores first."""
+    return sorted(names, key=lambda name: not name.startswith(("val/", "test/", "validation/")))
+
+
+def _repeats(drawn: Mapping[str, Curve], before: Sequence[str], name: str) -> bool:
+    """Return whether a series is another one's mean over an epoch, with the same values."""
+    return any(name == f"{one}_epoch" and drawn[name] == drawn[one] for one in before)
 
 
 def _by_stage(losses: Mapping[str, Curve], stages: Mapping[str, int]) -> list[Panel]:

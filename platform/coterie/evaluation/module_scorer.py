@@ -59,16 +59,25 @@ class ModuleScorer(Scorer):
         """Return "val/val/acc" for "val/acc", since a module's names may have slashes."""
         return f"{self.group}/{name}"
 
+    @property
+    def _phases(self) -> int:
+        """The phases so far, which are the steps of the run's loggers."""
+        return self.tracker.position["phases"]
+
     def quick(self, server: ServerState) -> dict[str, float]:
         """Return what the global module logs in `validation_step`.
 
         Nothing without validation data, or where layers stay with their clients.
         """
-        return self._score(server, "validate")
+        return self._score(server, "validate", self._phases + 1)
 
     def final(self, server: ServerState) -> Evaluation:
         """Return what the global module logs in its validation and test steps."""
-        found = {"val": self._score(server, "validate"), "test": self._score(server, "test")}
+        step = self._phases
+        found = {
+            "val": self._score(server, "validate", step),
+            "test": self._score(server, "test", step),
+        }
         return Evaluation(
             metrics={group: metrics for group, metrics in found.items() if metrics},
             embedding=torch.empty(0, 1),
@@ -78,7 +87,9 @@ class ModuleScorer(Scorer):
         )
 
     @settings_kept()
-    def _score(self, server: ServerState, stage: Literal["validate", "test"]) -> dict[str, float]:
+    def _score(
+        self, server: ServerState, stage: Literal["validate", "test"], step: int
+    ) -> dict[str, float]:
         source, several = self.samples.sources[0], len(self.samples.sources) > 1
         loader = _loader(source, stage)
         if loader is None or several:  # with data of each client, clients validate
@@ -96,7 +107,7 @@ class ModuleScorer(Scorer):
             first_epoch=epochs,
             max_epochs=max(epochs, 1),
             arguments=self.method.trainer_arguments,
-            step=server.round,
+            step=step,
             logger=for_module(self.tracker.loggers) or silent,
         )
         try:

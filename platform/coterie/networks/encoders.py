@@ -315,7 +315,8 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
     if len(shape) != 3:
         raise ConfigError(
             f"encoder={name}: it takes images (channels, height, width), not samples of shape "
-            f"{shape}; choose an encoder for vectors, such as coterie.networks.encoders:MLP."
+            f"{shape}; for vectors choose encoder=raw, which takes them as they are, or "
+            "encoder=mlp, which a method trains."
         )
     channels, height, width = shape
     if min(height, width) < smallest:

@@ -1,6 +1,7 @@
 """Sentences on data and config that a run accepts, and whose result may disappoint."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,6 +22,8 @@ _SAMPLES, _EACH = 200, 30
 """Samples, in all and for each cluster, below which a trained network is of little use."""
 _ROWS, _APART = 10_000, 100
 """Rows that are measured, and how many times wider the widest column is than the median one."""
+_SERIES = 20
+"""The fewest rows of which a column of distinct whole numbers counts as their numbers."""
 _NAMED = 20
 """The most columns of which ranges are told."""
 _COLLAPSED = 0.95
@@ -82,7 +85,8 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
     remedy = "bring columns to like scales, the same way at all sites"
     if names:
         lows, highs = values.min(axis=0), values.max(axis=0)
-        remedy = f"{_in_ranges(lows, highs, names, ranges, widest)} brings them to like scales"
+        scaled = f"{_in_ranges(lows, highs, names, ranges, widest)} brings them to like scales"
+        remedy = _without(values, names, widest) or scaled
     yield (
         f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
         f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
@@ -97,10 +101,13 @@ def _in_ranges(
     widest: int,
 ) -> str:
     """Return the key that brings columns to like scales: given ranges, else what was measured."""
-    ends = zip(names, lows, highs, strict=True)
-    pairs = [(name, ranges.get(name, (low, high))) for name, low, high in ends]
-    every = [f"{_key(name)}: [{_short(low)}, {_short(high)}]" for name, (low, high) in pairs]
-    shown = every if len(every) <= _NAMED else [every[widest], "…"]
+    every = {}
+    for name, low, high in zip(names, lows, highs, strict=True):
+        given = ranges.get(name)
+        first, last = (_short(low, -1), _short(high, 1)) if given is None else map(_short, given)
+        if given is not None or low < high:  # a constant column needs no range
+            every[name] = f"{_key(name)}: [{first}, {last}]"
+    shown = [*every.values()] if len(every) <= _NAMED else [every[names[widest]], "…"]
     return f"'data.feature_ranges={{{', '.join(shown)}}}'"
 
 
@@ -124,7 +131,8 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
         return
     remedy = "bring columns to like scales, the same way at all sites"
     if data.features:
-        remedy = f"give {_in_ranges(lows, highs, data.features, _ranges(config.data), widest)}"
+        scaled = f"give {_in_ranges(lows, highs, data.features, _ranges(config.data), widest)}"
+        remedy = _without(np.asarray(data.samples[:_ROWS]), data.features, widest) or scaled
     name = data.features[widest] if data.features else f"column {widest + 1}"
     raise DataError(
         f"data={data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
@@ -143,9 +151,37 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"\w+", name) else json.dumps(name, ensure_ascii=False)
 
 
-def _short(value: float) -> str:
-    """Return a number to three digits, such as 117000."""
-    return f"{float(f'{value:.3g}'):.15g}"
+def _short(value: float, side: int = 0) -> str:
+    """Return a number to three digits, such as 117000; rounded up for side 1, down for side -1."""
+    rounded = float(f"{value:.3g}")
+    if side * (value - rounded) > 1e-6 * abs(value):  # float32 is no nearer
+        rounded += side * 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return f"{float(f'{rounded:.3g}'):.15g}"
+
+
+def _identifiers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which columns hold another whole number in each row, in one run of numbers."""
+    rows = len(values)
+    wide = values.max(axis=0) - values.min(axis=0) < 2 * rows
+    whole = (values == np.floor(values)).all(axis=0)
+    candidates = whole & wide & (rows >= _SERIES)
+    alone = [
+        bool(c) and len(np.unique(v)) == rows for c, v in zip(candidates, values.T, strict=True)
+    ]
+    return np.array(alone, dtype=np.bool_)
+
+
+def _without(values: NDArray[np.floating], names: Sequence[str], widest: int) -> str:
+    """Return the sentence's end that leaves out identifiers; "" if the widest column is none."""
+    series = _identifiers(values)
+    kept = [_key(name) for name, is_one in zip(names, series, strict=True) if not is_one]
+    if not (series[widest] and kept):
+        return ""
+    shown = ",".join(kept) if len(kept) <= _NAMED else "…"
+    return (
+        f"it looks like an identifier, another whole number in each row, which "
+        f"'data.feature_columns=[{shown}]' leaves out"
+    )
 
 
 def collapsed(assignments: NDArray[np.int64] | None) -> str:

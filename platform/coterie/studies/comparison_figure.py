@@ -135,4 +135,5 @@ def label_axis(axes: Axes, axis: str, note: str) -> None:
     if axis == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     elif axis == "bytes":
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))  # their labels are wide
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: format_bytes(count)))

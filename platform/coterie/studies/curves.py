@@ -44,14 +44,15 @@ def axes_of(records: Iterable[RunRecord]) -> list[str]:
 def metrics_of(records: Iterable[RunRecord]) -> list[str]:
     """Return up to four final metrics that were tracked each round, for the figures.
 
-    The first metric of every group comes before the second of any. Without such metrics it is the
-    loss.
+    The first metric of every group comes before the second of any. Without such metrics they are
+    the loss and those that were measured at the end alone.
     """
     records = list(records)
     tracked = {name for record in records for row in record.rows for name in row}
     final = dict.fromkeys(name for record in records for name in record.scores)
     found = alternating(name for name in final if name in tracked)[:_LARGEST]
-    return found or (["loss"] if "loss" in tracked else list(final)[:_LARGEST])
+    loss = ["loss"] if "loss" in tracked else []
+    return found or [*loss, *alternating(final)][:_LARGEST]
 
 
 def points(record: RunRecord, metric: str, axis: str) -> Points:

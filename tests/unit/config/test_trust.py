@@ -147,3 +147,11 @@ def test_a_class_of_another_kind_is_refused_before_it_is_used():
     swapped = {**values, "partition": {"target": "coterie.networks.encoders:MLP"}}
     with pytest.raises(ConfigError, match="it is not a class for partition"):
         assemble(load_config(swapped))
+
+
+def test_all_strangers_are_named_at_once(tmp_path):
+    stored = {"callbacks": [{"target": "theirs.a:B"}], "method": {"module": "mine:C"}}
+    with pytest.raises(ConfigError, match=r"add trust=\[theirs,mine\]\.$"):
+        check_targets(stored, tmp_path, ())
+    with pytest.raises(ConfigError, match=r"of mine, add trust=mine\.$"):
+        check_targets(stored, tmp_path, ("theirs",))

@@ -460,3 +460,30 @@ def test_measured_levels_of_other_numbers():
     floats = encoded(np.linspace(-3, 5, 256, dtype=np.float32).reshape(16, 16), "TIFF")
     assert measured_levels([floats, b"junk"], ["x", "y"], PixelFormat()) == (-3, 5)
     assert measured_levels([encoded(RAMP)], ["x"], PixelFormat()) is None
+
+
+def test_an_opaque_picture_with_an_alpha_channel_is_not_transparent(tmp_path, caplog):
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 20, 20, 4), dtype=np.uint8)
+    pixels[..., 3] = 255
+    for number, each in enumerate(pixels):
+        (tmp_path / f"{number}.png").write_bytes(encoded(each))
+    with caplog.at_level(logging.WARNING):
+        samples = images(tmp_path, mode="RGB").samples
+    np.testing.assert_array_equal(samples, pixels[..., :3].transpose(0, 3, 1, 2))
+    assert "transparent" not in caplog.text
+    data = ImageFolder(ImageFolder.Config(path=str(tmp_path)))
+    assert not check_data(data, tmp_path).halves["train"].tally.grounds
+
+
+def test_a_refusal_of_several_names_the_keys_that_would_read_them(tmp_path):
+    frames = [Image.new("RGB", (8, 8), (n, 0, 0)) for n in (0, 99)]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    Image.new("L", (400, 400)).save(tmp_path / "large.png")
+    (tmp_path / "empty.png").write_bytes(b"")
+    Image.new("L", (8, 8)).save(tmp_path / "good.png")
+    with pytest.raises(DataError, match=r"^3 of 4 pictures") as caught:
+        images(tmp_path, max_pixels=10_000)
+    told = str(caught.value)
+    assert "data.frame" in told
+    assert "data.max_pixels" in told
+    assert "repair them or take them out" in told

@@ -155,11 +155,18 @@ def test_stages_before_the_first_score_are_named_side_by_side(tmp_path, drawn):
 def test_a_metric_of_the_users_own_has_an_axis_to_itself(tmp_path, drawn):
     own = {"perplexity": [(1, 300.0), (2, 120.0)], "val/my_loss": [(2, 0.1)]}
     curves_figure(SERIES | own, tmp_path / "c.png")
-    loss, perplexity, own_loss, score = drawn[0].axes
+    loss, own_loss, perplexity, score = drawn[0].axes  # scores of validation come first
     assert [axes.get_title() for axes in (perplexity, own_loss)] == ["perplexity", "val/my_loss"]
     np.testing.assert_array_equal(perplexity.lines[0].get_xydata(), own["perplexity"])
     assert len(loss.lines) == len(perplexity.lines) == len(own_loss.lines) == 1
     assert len(score.lines) == 2
+
+
+def test_a_mean_over_an_epoch_that_repeats_its_metric_is_left_out(tmp_path, drawn):
+    rate, other = [(1, 300.0), (2, 120.0)], [(1, 300.0), (2, 1.0)]
+    own = {"a": rate, "a_epoch": rate, "b": rate, "b_epoch": other}
+    curves_figure(own, tmp_path / "c.png")
+    assert [axes.get_title() for axes in drawn[0].axes] == ["a", "b", "b_epoch"]
 
 
 def test_of_many_own_metrics_some_are_drawn(tmp_path, drawn):

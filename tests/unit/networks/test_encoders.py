@@ -98,8 +98,8 @@ def test_parameter_count(config: EncoderConfig, shape: tuple[int, ...], paramete
         (ConvNet3(), (1, 7, 8), "7×8 pixels are too small.*8×8"),
         (USPSNet(), (1, 2, 16), "too small"),
         (AlexNet(), (1, 7, 16), "too small"),
-        (ConvNet3(), (64,), r"shape \(64,\).*MLP"),
-        (ResNet(), (64,), "MLP"),
+        (ConvNet3(), (64,), r"shape \(64,\).*encoder=raw.*encoder=mlp"),
+        (ResNet(), (64,), "encoder=mlp"),
     ],
 )
 def test_refuses_shape(config: EncoderConfig, shape: tuple[int, ...], message: str) -> None:

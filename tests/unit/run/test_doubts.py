@@ -49,18 +49,51 @@ def test_a_column_far_wider_than_the_others_is_told(experiment, deviations, colu
     [
         (
             ("age", "weight (kg)", "Größe"),
-            '{age: [-1, 2], "weight (kg)": [-1230, 12300], Größe: [0,',
+            '{age: [-1, 2], "weight (kg)": [-1240, 12400], Größe: [0, 0.1]}',
         ),
-        (tuple(f"gene {n}" for n in range(21)), '{"gene 1": [-1230, 12300], …}'),
+        (tuple(f"gene {n}" for n in range(21)), '{"gene 1": [-1240, 12400], …}'),
     ],
 )
 def test_ranges_of_named_columns_are_given(names, ranges):
-    samples = np.zeros((2, len(names)), np.float32)
+    samples = np.tile(np.array([[0.0], [0.1]], np.float32), len(names))
     samples[:, :3] = [[-1, -1234.5, 0], [2, 12345, 0.1]]
     data = DataArrays(name="own", samples=samples, features=names)
     (sentence,) = doubts(compose("experiment=kmeans_digits"), data, [np.arange(2)])
-    assert f"{names[1]} varies 4," in sentence
+    assert f"{names[1]} varies " in sentence
     assert f"'data.feature_ranges={ranges}" in sentence
+
+
+def test_a_constant_column_needs_no_range():
+    samples = np.array([[0.1, 5, 1], [0.9, 80000, 1]])
+    (sentence,) = doubts(*table(samples), [np.arange(2)])
+    assert "'data.feature_ranges={a: [0.1, 0.9], b: [5, 80000]}'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        (np.arange(100_000, 100_030), "'data.feature_columns=[a,c]' leaves out"),
+        (np.arange(100_030, 100_000, -1), "'data.feature_columns=[a,c]' leaves out"),
+        (np.arange(30) * 1000.0, "'data.feature_ranges={a: "),
+        (np.repeat([100_000, 200_000], 15), "'data.feature_ranges={a: "),
+    ],
+)
+def test_an_identifier_is_told_as_one(numbers, told):
+    columns = np.random.default_rng(0).random((30, 3))
+    columns[:, 1] = numbers
+    config, data = table(columns)
+    with pytest.raises(DataError, match="has a value of magnitude") as caught:
+        check_range(config.model_copy(update={"encoder": Raw()}), data)
+    assert told in str(caught.value)
+
+
+def test_an_identifier_that_outweighs_is_told_as_one():
+    columns = np.random.default_rng(0).random((300, 3))
+    columns[:, 1] = np.arange(300) + 5
+    config, data = table(columns)
+    (sentence,) = doubts(config, data, [np.arange(300)])
+    assert sentence.startswith("b varies ")
+    assert sentence.endswith("'data.feature_columns=[a,c]' leaves out.")
 
 
 def table(samples, ranges=None, experiment="kmeans_digits"):
