@@ -92,8 +92,6 @@ class Manifest(CustomData["Manifest.Config"]):
         client_column: str | None = None
         """Column of clients, for `partition=by_client`; by default none."""
 
-    _told = False  # which columns are the features
-
     def has_test(self) -> bool:
         """Return whether it is a folder with the splits `train` and `test`."""
         return all((self.path / half / _STATE).is_file() for half in ("train", "test"))
@@ -183,8 +181,7 @@ class Manifest(CustomData["Manifest.Config"]):
                 f"data.feature_ranges: {self.path} has no feature {unknown[0]}; its features are "
                 f"{listed(names)}."
             )
-        if not features and not self._told:
-            self._told = True
+        if not features:
             _logger.warning(
                 "%s: its features are the columns %s; data.feature_columns=[…] takes others.",
                 *(self.path, listed(names)),

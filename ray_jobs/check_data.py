@@ -1,7 +1,9 @@
 """Check a data set before it is used: `coterie check_data data=CHOICE data.path=DIR`."""
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,10 +76,23 @@ def _check(arguments: Sequence[str]) -> int:
     if not report.bad and hasattr(config, "feature_ranges"):
         from coterie.run.doubts import unlike_columns
 
-        arrays = data.arrays()
+        with _unheard():
+            arrays = data.arrays()
         for sentence in unlike_columns(arrays, config) if arrays.samples.ndim == 2 else ():
             console.print(sentence)
     return 1 if report.bad else 0
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep warnings about the data back within the context: its first reading has told them."""
+    logger = logging.getLogger("coterie.datamodules")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _is_of_another_part(argument: str) -> bool:

@@ -163,3 +163,12 @@ def test_columns_of_unlike_scales_are_told_with_their_ranges(tmp_path, capsys, w
     assert main(given) == 0
     found = " ".join(capsys.readouterr().out.split())
     assert ("'data.feature_ranges={a: [0, 1.9], b: [0, 2], c: [0, 4000]}'" in found) is told
+
+
+def test_what_is_left_out_of_a_table_is_told_once(tmp_path, caplog):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,text\n1,5000,x\n2,1,y\n3,9,z\n")
+    assert main(["data=manifest", f"data.path={path}", f"out={tmp_path}/out"]) == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("left out of the features" in each for each in told) == 1
+    assert sum("its features are the columns" in each for each in told) == 1
