@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from coterie.datamodules.decoding import decode
 from coterie.datamodules.resize import fit_images
 from coterie.datamodules.source import Source
+from coterie.tracking.atomic import replacing
 
 _SIDE, _GAP, _LINE = 96, 6, 18
 _COLUMNS, _ROWS = 10, 20
@@ -45,7 +46,8 @@ def write_contact_sheet(
         for column, image in enumerate(images):
             if image is not None:
                 sheet.paste(image, (_GAP + column * (_SIDE + _GAP), top + _LINE))
-    sheet.save(path)
+    with replacing(path) as temporary:
+        sheet.save(temporary, "PNG")
     return True
 
 

@@ -33,7 +33,7 @@ class CFCLConfig(MethodConfig):
     own centroids), `bulk` (by importance, the whole budget before the first step)."""
     medium: Literal["samples", "embeddings"] = "samples"
     """The items that the baselines `uniform`, `kmeans` and `bulk` exchange."""
-    total_steps: PositiveInt = 2000
+    total_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 2000
     """Gradient steps of each device, T; 1500 for USPS, 4000 for SVHN."""
     aggregate_every: PositiveInt = 25
     """Steps between aggregations, T_a; 10 for USPS."""

@@ -62,7 +62,7 @@ class MomentumConfig(MicroBatched):
     """Whether ξ includes the positive pair, as in CC's code; in eq. (1) and (13) it does not."""
     representations: Literal["two", "four"] = "four"
     """`four` feeds both views to both networks; `two` feeds each view to one (section V)."""
-    cluster_heads: PositiveInt = 1
+    cluster_heads: Annotated[int, Field(ge=1, le=100)] = 1
     """Cluster projectors trained in parallel, of which the one with the lowest loss is kept (as in
     SCAN): a single one can end in a poor local optimum. The paper has one."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0

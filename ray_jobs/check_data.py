@@ -16,6 +16,7 @@ from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import RunConfig
+from coterie.errors import printable
 from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.terminal import Terminal
 
@@ -144,7 +145,7 @@ def _listed(counts: Counter[str]) -> str:
 
 def _sentences(report: "Report") -> list[str]:
     bad = [one for half in report.halves.values() for one in half.bad]
-    found = [f"{one.name}: {one.reason}" for one in bad[:_SHOWN]]
+    found = [printable(f"{one.name}: {one.reason}") for one in bad[:_SHOWN]]
     if len(bad) > _SHOWN:
         found.append(f"and {len(bad) - _SHOWN:,} more that cannot be read")
     if report.duplicates:

@@ -15,6 +15,7 @@ from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Gpus, Threads
 from coterie.config.trust import Trust
+from coterie.errors import printable
 from coterie.tracking.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _predict(arguments: Sequence[str]) -> int:
         watch=partial(_shown, total=stream.total),
     )
     terminal = Terminal(soft_wrap=True, highlight=False)
-    terminal.print(f"{rows:,} samples in {output}")
+    terminal.print(f"{rows:,} samples in {printable(str(output))}")
     if description["clusters"] is None:
         terminal.print(
             "The model has no clusters, so none are written: resume its run with "

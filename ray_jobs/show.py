@@ -64,7 +64,7 @@ def _show(arguments: Sequence[str]) -> int:
 
     page = directory.path / "clusters.html"
     page = page if options.out is None else local_path("out", options.out)
-    make_writable("out" if options.out else "run", page.parent)
+    make_writable("out" if options.out else "run", page.parent, shared=bool(options.out))
     ClusterPage(directory, config, options.pictures, options.samples, _watched).write(page)
     Terminal().print(display_path(page), soft_wrap=True, highlight=False)
     return 0

@@ -10,6 +10,11 @@ _LONGEST_SEEN = 10_000
 _LISTED = 10
 """Items of a list that a sentence names."""
 
+_OF_NUMBERS = ("invalid literal for int", "Exceeds the limit")
+"""Beginnings of Python's words on texts that are no numbers."""
+_OF_MEMORY = ("allocate memory", "enough memory", "of memory", "size calculation overflowed")
+"""PyTorch's words on memory."""
+
 
 class CoterieError(Exception):
     """Base of all errors that Coterie raises on purpose.
@@ -70,8 +75,7 @@ def described(error: BaseException) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory is exhausted, in Python or in PyTorch."""
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and any(words in str(error) for words in ("allocate memory", "enough memory", "of memory"))
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_MEMORY)
     )
 
 
@@ -89,6 +93,8 @@ def damage(error: BaseException) -> str:
         return f"it lacks {described(error)}" if error.args else "a part is missing"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
+    if isinstance(error, ValueError) and str(error).startswith(_OF_NUMBERS):
+        return "it holds what Coterie does not write"
     of_code = (TypeError, AttributeError, IndexError, NameError, AssertionError, RecursionError)
     return "it holds what Coterie does not write" if isinstance(error, of_code) else reason(error)
 

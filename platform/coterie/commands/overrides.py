@@ -43,7 +43,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     for text in overrides:
         try:
             override = _read(parser, text, sweeps=sweeps)
-        except (HydraException, RecursionError) as error:
+        except (HydraException, RecursionError, ValueError) as error:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
             raise ConfigError(f"{shown}: it cannot be read; {_hint(text)}.") from error
         if override.package is not None:

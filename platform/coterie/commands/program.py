@@ -47,6 +47,7 @@ def run_command(
         The exit code of the command, or of the error that ended it.
     """
     open_missing()
+    os.environ["MPLBACKEND"] = "agg"  # figures are files; a name that matplotlib lacks would end it
     errors = Terminal(stderr=True, soft_wrap=True)
     logging.basicConfig(
         level=logging.WARNING,

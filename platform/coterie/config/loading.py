@@ -84,6 +84,18 @@ def check_keys(values: Mapping[str, Any]) -> None:
             _validate(model, _own_keys(values[name]), fields, f"{name}.")
 
 
+def _check_numbers(value: Any, key: str) -> None:
+    """Refuse whole numbers that no file of a run can hold."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_numbers(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_numbers(inner, key)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{key}={show(value)}: a whole number has at most 64 bits; lower it.")
+
+
 def _source_model(section: object) -> type[Component] | None:
     target = section.get("target") if isinstance(section, Mapping) else None
     return source_model(target) if isinstance(target, str) else None
@@ -200,7 +212,11 @@ def _validate(
     prefix: str,
     trust: Collection[str] = (),
 ) -> ModelT:
+    _check_numbers(values, prefix.rstrip("."))
     try:
         return model.model_validate(values, context={TRUST: tuple(trust)})
     except ValidationError as error:
         raise ConfigError(explain(error, values, fields, prefix)) from error
+    except UnicodeEncodeError as error:
+        section = prefix.rstrip(".") or "the config"
+        raise ConfigError(f"{section}: a text in it is not UTF-8; write it in UTF-8.") from error

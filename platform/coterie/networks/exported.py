@@ -72,13 +72,13 @@ class Exported(ScalableConfig):
         try:
             with torch.no_grad(), torch.device("cpu"):
                 found = network(torch.zeros(2, *shape))
-        except (RuntimeError, AssertionError, ValueError) as error:
+        except Exception as error:  # what a graph from elsewhere raises
             raise ConfigError(
                 f"encoder.path={self.path}: it cannot take 2 samples of shape {shape} "
                 f"({reason(error)}); export it for samples of this shape, and for batches of any "
                 "size."
             ) from error
-        if not isinstance(found, Tensor) or found.ndim != 2:
+        if not isinstance(found, Tensor) or found.ndim != 2 or not found.shape[1]:
             raise ConfigError(
                 f"encoder.path={self.path}: it gives no tensor (samples, features); export the "
                 "network without its classifier."

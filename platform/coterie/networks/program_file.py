@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coterie.errors import damage
+from coterie.networks.bounded_calls import bounded, is_bounded
 from coterie.networks.program_operators import is_allowed
 from coterie.networks.size_arithmetic import BOUNDED
 from coterie.networks.size_expressions import is_range_name, is_size_expression
@@ -40,6 +41,8 @@ _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
 _MOST_EXPRESSIONS = 200
 """Different sizes in a graph that depend on the number or form of samples, at most."""
+_MOST_NODES, _MOST_TENSORS = 10_000, 20_000
+"""Calls of a graph, and tensors and names of tensors beside it, at most."""
 _PYTHON = {
     *(f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg")),
     *(f"_operator.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "getitem", "and_")),
@@ -104,7 +107,7 @@ class Program(nn.Module):
 
 
 def _with_checked_calls(program: nn.Module) -> nn.Module:
-    """Return the program with our attention, sums and products, also in its submodules.
+    """Return the program with our attention, sums, products and bounds, also in its submodules.
 
     Raises:
         ProgramError: If a call gives a number where a type or layout of numbers belongs.
@@ -114,6 +117,8 @@ def _with_checked_calls(program: nn.Module) -> nn.Module:
             for node in part.graph.nodes:
                 _check_kinds(node)
                 node.target = BOUNDED.get(node.target, node.target)
+                if is_bounded(node.target):
+                    node.args, node.target = (node.target, *node.args), bounded
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
                 node.target = _attention
             part.recompile()
@@ -189,6 +194,8 @@ def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
     name, pattern = _TABLES[folder]
     table = json.loads(found[folder + name])
     parts = {folder + name: json.dumps(_clean(table, "")).encode()}
+    if len(table["config"]) > _MOST_TENSORS:
+        raise ProgramError(f"it names more than {_MOST_TENSORS:,} tensors")
     for entry in table["config"].values():
         path = entry["path_name"]
         if entry["use_pickle"] is not False or not pattern.fullmatch(path):
@@ -218,6 +225,7 @@ def _clean(value: Any, key: str) -> Any:
         if "inputs" in value and "target" in value:
             _check_call(value["target"])
         if "nodes" in value:
+            _check_count(value)
             value = {**value, "nodes": [node for node in value["nodes"] if not _asserts(node)]}
         return {
             name: _DROPPED[name] if name in _DROPPED else _clean(inner, name)
@@ -228,6 +236,15 @@ def _clean(value: Any, key: str) -> Any:
     if isinstance(value, str) and not _is_plain(value, key):
         raise ProgramError(f"its {key} has the unexpected value {value[:40]!r}")
     return value
+
+
+def _check_count(graph: dict[str, Any]) -> None:
+    """Refuse a graph that would take minutes to read."""
+    counts = {"calls": (len(graph["nodes"]), _MOST_NODES)}
+    counts["inputs"] = (len(graph.get("inputs", ())), _MOST_TENSORS)
+    for what, (count, most) in counts.items():
+        if count > most:
+            raise ProgramError(f"its graph has {count:,} {what}, more than {most:,}")
 
 
 def _is_plain(text: str, key: str) -> bool:

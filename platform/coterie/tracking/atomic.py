@@ -1,7 +1,9 @@
 """Writes files atomically: readers see the old content or all of the new one."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,18 +44,19 @@ def is_running(process: int) -> bool:
 def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to, then sync it to disk and rename it to `path`.
 
-    Missing parent folders are made. A link at the temporary path is not followed. If writing
-    fails, `path` stays unchanged. Its mode is the umask's, or with `private` for the owner alone.
+    Missing parent folders are made. The file is made before it is written, so that in a folder with
+    the sticky bit nobody else can put a link in its place. If writing fails, `path` stays
+    unchanged. Its mode is the umask's, or with `private` for the owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     temporary.unlink(missing_ok=True)
     try:
-        if private:
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        owner = os.fstat(made).st_uid
+        os.close(made)
         yield temporary
-        temporary.chmod(0o600 if private else 0o666 & ~_UMASK)
-        _sync(temporary)
+        _finish(temporary, owner, 0o600 if private else 0o666 & ~_UMASK)
         temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a failed write does not name its file
@@ -61,6 +64,19 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     _sync(path.parent)  # otherwise a power cut may undo the renaming
+
+
+def _finish(temporary: Path, owner: int, mode: int) -> None:
+    """Set a written file's mode and sync it to disk, unless another user has put it there."""
+    descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
+            raise OSError(errno.EPERM, "another user has replaced it")
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -121,12 +121,18 @@ def part_links(path: Path, *, private: bool = False) -> None:
                 shutil.copyfile(path, temporary, follow_symlinks=False)
 
 
-def make_writable(key: str, path: Path) -> None:
-    """Make a folder and test that it can be written to, before a run starts."""
+def make_writable(key: str, path: Path, *, shared: bool = False) -> None:
+    """Make a folder and test that it can be written to, before a run starts.
+
+    Raises:
+        ConfigError: If it cannot, or it is another user's and not `shared`.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
+        if not shared:
+            check_ours(key, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(

@@ -22,7 +22,6 @@ from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import (
     check_contained,
-    check_ours,
     default_root,
     local_path,
     make_writable,
@@ -70,7 +69,6 @@ class RunDirectory:
         path = path.absolute()
         made = not path.exists()
         make_writable(key, path)
-        check_ours(key, path)
         check_unclaimed(path)
         ours = [child for child in path.iterdir() if child.name == LOCK or is_half(child)]
         if any(child not in ours or child.is_symlink() for child in path.iterdir()):
@@ -219,7 +217,7 @@ def _make_default(root: Path, experiment: str) -> Path:
     if experiment in {"", ".", ".."} or Path(experiment).name != experiment:
         raise ConfigError(f"experiment={experiment}: use a plain name without slashes.")
     parent, stamp, number = root / experiment, _timestamp(), 1
-    make_writable("run_dir", parent)
+    make_writable("run_dir", parent, shared=True)  # many may have their runs below it
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:

@@ -549,6 +549,7 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
             "^data=mine.Data: a class of your own goes in data.target=mine.Data",
         ),
         (["experiment=kmeans", "data=csv"], "^data=csv: .* did you mean manifest"),
+        (["experiment=kmeans", f"seed={'9' * 5000}"], "^seed=9+…: it cannot be read"),
         (["resume=true"], "^resume=true: give the folder of the run to go on with as run_dir=DIR"),
         (
             ["experiment=lightning", "module=a:B", "data.target=a:C", "method.strategy=FedBN"],

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from coterie.config import (
     COMPONENTS,
@@ -354,6 +361,27 @@ def test_a_greek_letter_is_sought_in_descriptions(word, meant) -> None:
 
     with pytest.raises(ConfigError, match=rf"method.{word}=1: .* did you mean method.{meant}\?$"):
         load_component(Outer, {"method": {word: 1}})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"seed": 2**64}, r"^seed=18446744073709551616: a whole number has at most 64 bits"),
+        ({"sizes": [1, -(2**63) - 1]}, r"^sizes=.*at most 64 bits"),
+        ({"rate": "caf\udce9"}, "is not UTF-8"),
+    ],
+)
+def test_what_no_file_can_hold_is_refused(words, told) -> None:
+    def refuse(value: object) -> object:
+        raise ValueError(f"{value}: no")  # which pydantic encodes
+
+    class Inner(Component):
+        seed: int = 0
+        sizes: tuple[int, ...] = ()
+        rate: Annotated[float, BeforeValidator(refuse)] = 0.0
+
+    with pytest.raises(ConfigError, match=told):
+        load_component(Inner, words)
 
 
 def test_a_copy_is_validated_too() -> None:

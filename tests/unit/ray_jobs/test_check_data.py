@@ -172,3 +172,19 @@ def test_what_is_left_out_of_a_table_is_told_once(tmp_path, caplog):
     told = [record.getMessage() for record in caplog.records]
     assert sum("left out of the features" in each for each in told) == 1
     assert sum("its features are the columns" in each for each in told) == 1
+
+
+def test_a_link_in_its_folder_is_replaced_and_not_followed(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    for name in "ab":
+        Image.new("L", (8, 8), 9).save(tmp_path / "pictures" / f"{name}.png")
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("kept")
+    (out / "contact_sheet.png").symlink_to(victim)
+    keys = ["data=image_folder", f"data.path={tmp_path / 'pictures'}", f"out={out}"]
+    assert main(keys) == 0
+    assert victim.read_text() == "kept"
+    assert Image.open(out / "contact_sheet.png").width > 8

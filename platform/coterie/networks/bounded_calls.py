@@ -1,0 +1,96 @@
+"""Calls of a program from a file whose numbers decide on memory and time, behind a check of them.
+
+PyTorch trusts these numbers: a pooling of 2^40 pixels loops in C++, where no signal ends it, and
+`arange` from the least integer in steps of -1 ends the process.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SIDE = 1 << 16
+"""The largest number in a layer's options, such as pixels of a kernel or of what it gives."""
+_ELEMENTS = 1 << 29
+"""The most numbers of a tensor that a call makes or repeats."""
+_WHOLE = 1 << 53
+"""Bounds of a series."""
+_POOLS = """
+    adaptive_avg_pool adaptive_max_pool avg_pool conv conv_transpose max_pool upsample_bicubic
+    upsample_bilinear upsample_linear upsample_nearest upsample_trilinear
+"""
+_LAYERS = frozenset(
+    {f"{name}{axes}d" for name in _POOLS.split() for axes in (1, 2, 3)}
+    | {"im2col", "col2im", "pad", "pixel_shuffle", "roll", "unfold"}
+)
+_SHAPED = frozenset(
+    {"eye", "full", "new_full", "new_ones", "new_zeros", "ones", "zeros"}
+    | {"tril_indices", "triu_indices"}
+)
+_SERIES = frozenset({"arange", "linspace"})
+_REPEATED = frozenset({"one_hot", "repeat", "repeat_interleave", "tile"})
+_JOINED = frozenset({"cat", "concat", "stack"})
+_CHECKED = _LAYERS | _SHAPED | _SERIES | _REPEATED | _JOINED
+
+
+def is_bounded(target: Any) -> bool:
+    """Return whether the numbers of an operator's calls are checked."""
+    return isinstance(target, torch._ops.OpOverload) and _name(target) in _CHECKED
+
+
+def bounded(operator: Any, *args: Any, **options: Any) -> Any:
+    """Call an operator of ATen, if its numbers are those of a network.
+
+    Raises:
+        RuntimeError: If they are not.
+    """
+    name, numbers = _name(operator), [*_numbers([*args, *options.values()])]
+    if name in _LAYERS:
+        least = 1 if name.startswith("adaptive") else -_SIDE
+        fits = all(least <= n <= _SIDE for n in numbers if isinstance(n, int))
+    elif name in _SERIES:
+        fits = _is_short(name, numbers, options)
+    elif name in _JOINED:
+        fits = sum(part.numel() for part in _tensors(args)) <= _ELEMENTS
+    else:
+        size = math.prod(max(1, abs(int(number))) for number in numbers)
+        whole = [part.numel() for part in _tensors(args)] if name in _REPEATED else []
+        fits = size * max([1, *whole]) <= _ELEMENTS
+    if not fits:
+        raise RuntimeError(f"its graph calls {name} for sizes that no network has")
+    return operator(*args, **options)
+
+
+def _is_short(name: str, numbers: list[float], options: Any) -> bool:
+    """Return whether a series has few elements, between bounds that PyTorch computes with."""
+    if not all(math.isfinite(number) and abs(number) <= _WHOLE for number in numbers):
+        return False
+    if name == "linspace":
+        return all(number <= _ELEMENTS for number in numbers[2:])
+    first, last, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    step = options.get("step", step)
+    return bool(step != 0 and abs(last - first) / abs(step) <= _ELEMENTS)
+
+
+def _name(operator: Any) -> str:
+    """Return the name of an operator without its overload."""
+    return str(operator._schema.name).rpartition("::")[2].removesuffix("_")
+
+
+def _numbers(values: Any) -> Iterator[float]:
+    """Return the numbers among arguments, within lists too; truth values are none."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _tensors(value)
+        elif isinstance(value, Tensor):
+            yield value
