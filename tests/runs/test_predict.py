@@ -197,7 +197,7 @@ REFUSED = {
     "cluster.num_actor=2": "cluster.num_actor=2: there is no such key; did you mean cluster.num_",
     "accelerator=gpu": "accelerator=gpu: must be one of auto, cpu, cuda",
     "embedding=maybe": "embedding=maybe: must be true or false.",
-    "model.path=x": 'model.path="x": model already has a value.',
+    "model.path=x": "has no keys of its own; leave one of the two out.",
     "~output": "~output: nothing is set yet; leave it out.",
 }
 

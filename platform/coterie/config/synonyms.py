@@ -26,7 +26,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("noniid", "non_iid", "non-iid"), ("dirichlet",)),
     **dict.fromkeys(("fp16", "16"), ("16-mixed",)),
     **dict.fromkeys(("fp32", "float32", "32"), ("32-true",)),
-    **dict.fromkeys(("batch_size", "batchsize", "bs"), ("method.batch_size",)),
+    **dict.fromkeys(("batch_size", "batchsize", "bs"), ("method.batch_size", "batch_size")),
     **dict.fromkeys(("val_split", "validation_split", "val_fraction"), ("holdout",)),
     **dict.fromkeys(("csv", "excel", "parquet", "table", "tabular"), ("manifest",)),
     **dict.fromkeys(("imagefolder", "images", "photos", "pictures"), ("image_folder",)),

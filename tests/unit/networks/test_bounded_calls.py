@@ -8,7 +8,7 @@ from torch import nn
 
 from coterie.networks.bounded_calls import bounded, is_bounded
 from coterie.networks.program_file import Program, ProgramError, checked_program
-from tests.unit.networks.test_program_file import exported, with_graph
+from tests.builders.programs import exported, with_graph
 
 ATEN = torch.ops.aten
 IMAGE = torch.rand(2, 3, 8, 8)

@@ -17,18 +17,9 @@ from coterie.networks.encoders import ConvNet3
 from coterie.networks.heads import Centroids
 from coterie.networks.program_file import Program, ProgramError, checked_program
 from coterie.networks.program_operators import is_allowed
+from tests.builders.programs import GRAPH, exported, packed, parts_of, with_graph
 
-GRAPH = "models/model.json"
 BATCH = torch.rand(3, 1, 8, 8)
-
-
-ANY_SIZE = ({0: torch.export.Dim("n")},)
-
-
-def exported(network, batch, dynamic=ANY_SIZE):
-    content = io.BytesIO()
-    torch.export.save(torch.export.export(network, (batch,), dynamic_shapes=dynamic), content)
-    return content.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +30,6 @@ def network():
 @pytest.fixture(scope="module")
 def content(network):
     return exported(network, BATCH)
-
-
-def parts_of(content):
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-
-
-def packed(parts, compression=zipfile.ZIP_STORED):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", compression) as archive:
-        for name, part in parts.items():
-            archive.writestr(f"m/{name}", part)
-    return content.getvalue()
-
-
-def with_graph(content, change):
-    parts = parts_of(content)
-    graph = json.loads(parts[GRAPH])
-    change(graph)
-    return packed({**parts, GRAPH: json.dumps(graph)})
 
 
 class Touch:
