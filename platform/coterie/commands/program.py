@@ -26,6 +26,8 @@ from coterie.tracking.streams import Outlasting, open_missing
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
+_LONGEST = 10_000
+"""Characters of an error that are shown."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ def run_command(
             return command(arguments)
     except CoterieError as error:
         if not error.reported:
-            show(str(error))
+            show(str(error)[:_LONGEST])
         return error.exit_code
     except (OSError, MemoryError, RuntimeError) as error:  # before or after the run itself
         show(_refusal(error))

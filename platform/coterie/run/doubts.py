@@ -74,7 +74,8 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
     """Tell of the column that varies most, if the median one varies far less."""
     names, ranges = data.features, _ranges(config)
     values = data.samples[:_ROWS].astype(np.float64)
-    deviations = values.std(axis=0)
+    with np.errstate(invalid="ignore"):  # a column with gaps has no deviation
+        deviations = np.nan_to_num(values.std(axis=0))
     varying = np.sort(deviations[deviations > 0])
     if not varying.size:
         return

@@ -63,6 +63,13 @@ def test_ranges_of_named_columns_are_given(names, ranges):
     assert f"'data.feature_ranges={ranges}" in sentence
 
 
+def test_gaps_do_not_hide_a_wide_column():
+    samples = np.random.default_rng(0).random((30, 3)) * [1, 1000, 1]
+    samples[4, 0] = np.nan
+    (sentence,) = doubts(*table(samples), [np.arange(30)])
+    assert sentence.startswith("b varies ")
+
+
 def test_a_constant_column_needs_no_range():
     samples = np.array([[0.1, 5, 1], [0.9, 80000, 1]])
     (sentence,) = doubts(*table(samples), [np.arange(2)])
