@@ -256,6 +256,9 @@ def trust_of(info: ValidationInfo) -> tuple[str, ...]:
 def _parse_nested(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, Mapping):
         return value
+    if value.get("target") is None:
+        named = ", or a name such as fedprox," if info.field_name == "strategy" else ""
+        raise ValueError(f"it has keys but no class; give its target{named} too")
     try:
         return parse_component(value, trust_of(info))
     except ValidationError as error:

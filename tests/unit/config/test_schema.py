@@ -31,6 +31,7 @@ from coterie.config import (
     parse_component,
     target_of,
 )
+from coterie.config.component import NestedComponent
 from coterie.config.explain import one_of, show
 from coterie.config.loading import check_keys, load_component
 from coterie.errors import ConfigError
@@ -361,6 +362,17 @@ def test_a_greek_letter_is_sought_in_descriptions(word, meant) -> None:
 
     with pytest.raises(ConfigError, match=rf"method.{word}=1: .* did you mean method.{meant}\?$"):
         load_component(Outer, {"method": {word: 1}})
+
+
+def test_keys_of_a_nested_component_without_its_class_are_told() -> None:
+    class Outer(Component):
+        strategy: NestedComponent = None
+
+    told = (
+        r"^strategy=\{mu:1\}: it has keys but no class; give its target, or a name such as fedprox"
+    )
+    with pytest.raises(ConfigError, match=told):
+        load_component(Outer, {"strategy": {"mu": 1}})
 
 
 @pytest.mark.parametrize(
