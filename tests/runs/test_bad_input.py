@@ -257,7 +257,10 @@ REFUSED = [
     ),
     ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
-    ("model=x", "model=x: there is no such key here; a network is chosen by encoder=NAME."),
+    (
+        "model=x",
+        "model=x: there is no such key here; a network is chosen by encoder=NAME, and a LightningModule of yours by experiment=lightning module=package.module:Class.",
+    ),
     (
         "partition=iid partition.alpha=0.3",
         "partition.alpha=0.3: there is no such key here; it is a key of partition=dirichlet.",
@@ -271,7 +274,7 @@ REFUSED = [
     ("accelerator=gpu", "accelerator=gpu: must be one of auto, cpu, cuda; did you mean cuda?"),
     (
         "trainer.max_epochs=3",
-        "trainer.max_epochs=3: there is no such key here; only experiment=lightning, for a module of yours, has a Trainer's arguments.",
+        "trainer.max_epochs=3: there is no such key here; a Trainer's arguments go in method.trainer, of experiment=lightning.",
     ),
     (
         "encoder=vit_b_16",
@@ -323,7 +326,7 @@ def test_encoders_for_images_and_vectors(refused, tmp_path):
     vectors = ("data=npz", f"data.path={tmp_path / 'v.npz'}", "partition=iid", "augmentation=noise")
     clusters = "method.clusters=3"
     assert (
-        "encoder=ConvNet3: it takes images (channels, height, width), not samples of shape (3,); choose"
+        "encoder=ConvNet3: it takes images (channels, height, width), not samples of shape (3,); for vectors choose encoder=raw"
         in refused(*vectors, clusters, "encoder=conv3", "~encoder.hidden")
     )
     other = refused(f"encoder.target={HERE}:ForOthers", "~encoder.hidden", "~encoder.features")

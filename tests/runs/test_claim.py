@@ -131,8 +131,8 @@ def test_a_folder_that_another_user_has_made_is_refused(place, capsys, resume):
     assert main([*COMMAND, f"run_dir={place / 'run'}", f"resume={resume}"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert told == (
-        f"run_dir={place / 'run'}: it is another user's folder, who could lead what the run writes "
-        "to other files; choose a new one, or chown it with all that is in it."
+        f"run_dir={place / 'run'}: it is another user's folder, who could lead what is written "
+        "there to other files; choose a new one, or chown it with all that is in it."
     )
 
 

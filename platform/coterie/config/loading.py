@@ -212,11 +212,12 @@ def _validate(
     prefix: str,
     trust: Collection[str] = (),
 ) -> ModelT:
-    _check_numbers(values, prefix.rstrip("."))
     try:
-        return model.model_validate(values, context={TRUST: tuple(trust)})
+        found = model.model_validate(values, context={TRUST: tuple(trust)})
     except ValidationError as error:
         raise ConfigError(explain(error, values, fields, prefix)) from error
     except UnicodeEncodeError as error:
         section = prefix.rstrip(".") or "the config"
         raise ConfigError(f"{section}: a text in it is not UTF-8; write it in UTF-8.") from error
+    _check_numbers(values, prefix.rstrip("."))
+    return found

@@ -108,7 +108,7 @@ def _in_ranges(
         first, last = (_short(low, -1), _short(high, 1)) if given is None else map(_short, given)
         if given is not None or low < high:  # a constant column needs no range
             every[name] = f"{_key(name)}: [{first}, {last}]"
-    shown = [*every.values()] if len(every) <= _NAMED else [every[names[widest]], "…"]
+    shown = [*every.values()] if len(every) <= _NAMED else [every.get(names[widest], ""), "…"]
     return f"'data.feature_ranges={{{', '.join(shown)}}}'"
 
 
@@ -173,14 +173,16 @@ def _identifiers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def _without(values: NDArray[np.floating], names: Sequence[str], widest: int) -> str:
-    """Return the sentence's end that leaves out identifiers; "" if the widest column is none."""
-    series = _identifiers(values)
-    kept = [_key(name) for name, is_one in zip(names, series, strict=True) if not is_one]
-    if not (series[widest] and kept):
+    """Return the sentence's end that leaves out columns that say nothing, if the widest is one."""
+    series, constant = _identifiers(values), values.min(axis=0) == values.max(axis=0)
+    useless = series | constant
+    kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
+    if not (useless[widest] and kept):
         return ""
+    why = "looks like an identifier, another whole number in each row,"
     shown = ",".join(kept) if len(kept) <= _NAMED else "…"
     return (
-        f"it looks like an identifier, another whole number in each row, which "
+        f"it {why if series[widest] else 'is the same in all rows,'} which "
         f"'data.feature_columns=[{shown}]' leaves out"
     )
 

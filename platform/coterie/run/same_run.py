@@ -98,9 +98,10 @@ def other_callbacks(stored: Mapping[str, Any], config: RunConfig) -> bool:
     return bool(_plain(stored.get("callbacks", [])) != _plain(dump_config(config)["callbacks"]))
 
 
-def _importance(key: str) -> tuple[bool, bool, str]:
-    """Return a key to sort by: first classes and the executor, which explain other differences."""
-    return not key.endswith((".target", ".module")), key != "executor", key
+def _importance(key: str) -> tuple[bool, bool, int, str]:
+    """Return a key to sort by: first the outer classes, which explain other differences."""
+    names_class = key.endswith((".target", ".module"))
+    return not names_class, key != "executor", key.count(".") if names_class else 0, key
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:

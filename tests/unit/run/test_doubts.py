@@ -94,6 +94,17 @@ def test_an_identifier_is_told_as_one(numbers, told):
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("columns", [3, 25])
+def test_a_large_column_that_is_constant_is_left_out(columns):
+    samples = np.random.default_rng(0).random((30, columns)).astype(np.float32)
+    samples[:, 1] = 1e6
+    names = tuple(f"c{n}" for n in range(columns))
+    config, data = table(samples[:, :3])
+    data = replace(data, samples=samples, features=names)
+    with pytest.raises(DataError, match=r"it is the same in all rows, which 'data.feature_columns"):
+        check_range(config.model_copy(update={"encoder": Raw()}), data)
+
+
 def test_an_identifier_that_outweighs_is_told_as_one():
     columns = np.random.default_rng(0).random((300, 3))
     columns[:, 1] = np.arange(300) + 5
