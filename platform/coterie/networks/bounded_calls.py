@@ -55,7 +55,9 @@ def bounded(operator: Any, *args: Any, **options: Any) -> Any:
     elif name in _JOINED:
         fits = sum(part.numel() for part in _tensors(args)) <= _ELEMENTS
     else:
-        size = math.prod(max(1, abs(int(number))) for number in numbers)
+        lists = [value for value in args if isinstance(value, list | tuple)]
+        sizes = lists[0] if lists else numbers[:2] if name in _SHAPED else numbers[:1]
+        size = math.prod(max(1, abs(number)) for number in sizes)  # without what fills it
         whole = [part.numel() for part in _tensors(args)] if name in _REPEATED else []
         fits = size * max([1, *whole]) <= _ELEMENTS
     if not fits:
