@@ -175,7 +175,8 @@ class Manifest(CustomData["Manifest.Config"]):
         config = self.config
         features, ranges = config.feature_columns or (), config.feature_ranges
         own = TableColumns(None, config.label_column, config.client_column, features, ranges)
-        names = feature_columns(self.path, table.schema, own)
+        cells = table.column if self.path.suffix.lower() == ".csv" else None
+        names = feature_columns(self.path, table.schema, own, cells)
         if unknown := [name for name in ranges if name not in names]:
             raise DataError(
                 f"data.feature_ranges: {self.path} has no feature {unknown[0]}; its features are "

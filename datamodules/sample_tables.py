@@ -9,7 +9,6 @@ Names are in `name`, `id`, or the files' paths, clients in `data.client_column` 
 these are text, so that 007 keeps its zeros.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,15 +29,15 @@ from coterie.contract.data import SampleBatch
 from coterie.datamodules.csv_files import is_index, open_csv
 from coterie.datamodules.custom_data import Range
 from coterie.datamodules.fitting import Fitting
+from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
 from coterie.errors import DataError, listed, reason
-
-_logger = logging.getLogger(__name__)
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 CLIENT = "client"
 """The column of the samples' clients."""
-_NO_FEATURES = frozenset({*_NAMES, "sample", "label", CLIENT, "cluster", "confidence"})
-_TEXT = frozenset({"string", "large_string", "string_view"})
+_TOLD = frozenset({"label", CLIENT, "cluster", "confidence"})
+"""Columns of which everybody knows that they are no features."""
+_NO_FEATURES = frozenset({*_NAMES, *_TOLD, "sample"})
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
 """What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
@@ -98,11 +97,13 @@ class OpenTable:
         schema: Names and types of the columns.
         rows: The number of rows, if known.
         read: Returns record batches with at least some columns, from the first row on.
+        start: Returns the first cells of a column, of a CSV file.
     """
 
     schema: Any
     rows: int | None
     read: Callable[[Sequence[str]], Iterable[Any]]
+    start: Cells | None = None
 
 
 def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
@@ -130,7 +131,12 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         schema = open_csv(path, text).schema
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
-    return OpenTable(schema=schema, rows=None, read=lambda _: open_csv(path, text))
+    return OpenTable(
+        schema=schema,
+        rows=None,
+        read=lambda _: open_csv(path, text),
+        start=lambda name: open_csv(path, text).read_next_batch()[name],
+    )
 
 
 def table_batches(
@@ -145,7 +151,7 @@ def table_batches(
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
     client = own.client_in(table.schema.names)
-    columns = _columns(path, table.schema, own)._replace(client=client, own=own)
+    columns = _columns(path, table, own)._replace(client=client, own=own)
     if columns.kind == "numbers" and (absent := [*filterfalse(columns.names.count, own.ranges)]):
         raise DataError(f"{path}: it has no feature {absent[0]}, which the run had; add it.")
     name = next((n for n in _NAMES if n in table.schema.names), None)
@@ -186,14 +192,14 @@ class _Columns(NamedTuple):
     own: TableColumns = NO_COLUMNS
 
 
-def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
-    names = schema.names
+def _columns(path: Path, table: OpenTable, own: TableColumns) -> _Columns:
+    schema, names = table.schema, table.schema.names
     if own.picture is not None and own.picture in names:
         kind = schema.field(own.picture).type
         if not _is_list(kind):
-            return _Columns("file" if str(_plain(kind)) in _TEXT else "picture", [own.picture])
+            return _Columns("file" if str(_plain(kind)) in TEXT else "picture", [own.picture])
     if own.features:
-        return _Columns("numbers", feature_columns(path, schema, own))
+        return _Columns("numbers", feature_columns(path, schema, own, table.start))
     pictures = [name for name in _PICTURES if name in names]
     files = [name for name in _FILES if name in names]
     lists = [f.name for f in schema if _is_list(f.type) and is_number(f.type.value_type)]
@@ -203,7 +209,7 @@ def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
         return _Columns("file", files[:1])
     if lists:
         return _Columns("list", lists[:1])
-    if numbers := feature_columns(path, schema, own):
+    if numbers := feature_columns(path, schema, own, table.start):
         return _Columns("numbers", numbers)
     raise DataError(
         f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
@@ -211,7 +217,7 @@ def _columns(path: Path, schema: Any, own: TableColumns) -> _Columns:
     )
 
 
-def feature_columns(path: Path, schema: Any, own: TableColumns) -> list[str]:
+def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> list[str]:
     """Return the columns of numbers that are features: those that `own` names, or else all.
 
     Raises:
@@ -220,15 +226,15 @@ def feature_columns(path: Path, schema: Any, own: TableColumns) -> list[str]:
     if not own.features:
         found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
         if found:
-            _tell_left_out(path, schema, {*found, *own.named})
+            tell_left_out(path, schema, {*found, *own.named, *_TOLD}, cells)
         return found
     for name in own.features:
         if name not in schema.names:
             raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
         if not is_number(schema.field(name).type):
             raise DataError(
-                f"{path}: its column {name} is of type {schema.field(name).type}, and features are "
-                "numbers; clean it, or leave it out of data.feature_columns."
+                f"{path}: its column {name} is of type {type_of(schema.field(name), cells)}, and "
+                "features are numbers; clean it, or leave it out of data.feature_columns."
             )
     return list(own.features)
 
@@ -277,17 +283,6 @@ def _is_no_feature(name: str, own: TableColumns) -> bool:
     return name in _NO_FEATURES or name in own.named or is_index(name)
 
 
-def _tell_left_out(path: Path, schema: Any, used: Collection[str]) -> None:
-    """Warn about columns that look like features: an index, dates, booleans, texts."""
-    known = {*used, "label", CLIENT, "cluster", "confidence"}
-    left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
-    if left:
-        _logger.warning(
-            "%s: columns that are an index, or not numbers, are left out of the features: %s.",
-            *(path, listed(left)),
-        )
-
-
 def _check_once(path: Path, schema: Any, used: list[str]) -> None:
     for name in used:
         count = schema.names.count(name)
@@ -300,7 +295,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
     name = columns.names[0]
     given = schema.field(name).type
     if columns.kind == "file":
-        fits = str(_plain(given)) in _TEXT
+        fits = str(_plain(given)) in TEXT
         wanted = "give the files' paths as text"
     elif columns.kind == "picture":
         inside = pa.types.is_struct(given) and given.get_field_index("bytes") >= 0

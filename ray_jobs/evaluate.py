@@ -85,7 +85,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
             folder=out / f"round-{checkpoint}" if out is not None and options.rounds else out,
         ).run()
         for table in done.tables:
-            console.print(scores_table(table))
+            console.print(scores_table(table, console.width))
         for path in done.outputs:
             console.print(display_path(path), soft_wrap=True, highlight=False)
         maps |= {f"round {checkpoint}": path for path in done.outputs if path.name == TSNE}

@@ -258,6 +258,10 @@ REFUSED = [
     ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
     (
+        "data.name=mnist",
+        "data.name=mnist: there is no such key; choose it by data=mnist.",
+    ),
+    (
         "model=x",
         "model=x: there is no such key here; a network is chosen by encoder=NAME, and a LightningModule of yours by experiment=lightning module=package.module:Class.",
     ),

@@ -26,6 +26,8 @@ from coterie.tracking.streams import Outlasting, open_missing
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
+_ROOM = 60
+"""Columns from which a warning has room for its time."""
 _LONGEST = 10_000
 """Characters of an error that are shown."""
 
@@ -54,7 +56,7 @@ def run_command(
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=errors, show_path=False)],
+        handlers=[RichHandler(console=errors, show_path=False, show_time=errors.width >= _ROOM)],
     )
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings on fonts and caches
     show = partial(errors.print, style="red", highlight=False)

@@ -24,6 +24,10 @@ _OFFERED = 3
 _BESIDE = ("aggregation.", "evaluation.")
 """Sections that are not meant where the method has a key of the name."""
 
+_CHOSEN = ("augmentation", "cluster", "data", "encoder", "partition", "tracking")
+"""Sections whose content is chosen by name."""
+_NAMING = ("name", "type", "kind", "dataset")
+
 _SENTENCES = {
     "bool_type": "must be true or false",
     "finite_number": "must be finite",
@@ -190,6 +194,8 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
     further = _further_in(key, leaf, fields)
     if further and further.startswith("method."):
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {further}?"
+    if leaf in _NAMING and parent in _CHOSEN:
+        return f"{key}={show(value)}: there is no such key; choose it by {parent}={show(value)}."
     if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
         return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]

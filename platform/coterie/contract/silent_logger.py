@@ -44,8 +44,7 @@ class SilentLogger(Logger):
         """Take any other method of a logger, such as `log_image`."""
         if name.startswith("_"):
             raise AttributeError(name)
-        self.used = True
-        return _nothing
+        return _Nothing(self)
 
 
 class _Nothing:
@@ -57,7 +56,6 @@ class _Nothing:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        self._logger.used = True
         return _Nothing(self._logger)
 
     def __call__(self, *args: Any, **kwargs: Any) -> "_Nothing":
@@ -75,7 +73,3 @@ class _Nothing:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Leave out the value."""
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Take a call."""

@@ -78,9 +78,16 @@ def _report(
         study.folder,
         metrics=options.metrics,
         axes=options.axes,
-        about=about(run.config for run in study.runs),
+        about=_about(study, records),
         note=note,
     )
+
+
+def _about(study: Study, records: Sequence[RunRecord]) -> str:
+    """Name what the figures show: the runs that have completed."""
+    pairs = [*zip(study.runs, records, strict=True)]
+    shown = [run for run, record in pairs if record.completed] or study.runs
+    return about(run.config for run in shown)
 
 
 def _send(

@@ -176,7 +176,7 @@ class ConsoleView:
         self._end_rounds()
         self._print(f"{status}: {error}" if error else status)
         if scores and self.mode != "none":
-            self.console.print(formatting.scores_table(scores))
+            self.console.print(formatting.scores_table(scores, self.console.width))
         for path in outputs:
             self._print(formatting.display_path(path))
 

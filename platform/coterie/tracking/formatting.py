@@ -11,24 +11,29 @@ from rich.text import Text
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _NAME_WIDTH = 28
+_NARROWEST_NAME = 12
 
 
-def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
+def scores_table(rows: Mapping[str, Mapping[str, float]], width: int) -> Table:
     """Return a table of scores, at most 80 columns wide for up to five metrics.
 
     Args:
         rows: Name of a row to its metrics, for all of which higher is better; some may be missing.
+        width: Columns of the terminal.
 
     Returns:
         A table with a column per metric in order of first appearance, three decimals, the best of
-        each column in bold (all of them if several print alike).
+        each column in bold (all of them if several print alike). Where the terminal is too narrow,
+        each metric has a line below the row's name.
     """
     metrics = list(dict.fromkeys(name for scores in rows.values() for name in scores))
+    widths = {name: max(len(name), len(_score(0.0))) for name in metrics}
+    if _NARROWEST_NAME + sum(2 + width for width in widths.values()) > width:
+        return _below_each_other(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", max_width=_NAME_WIDTH, overflow="fold")
     for name in metrics:
-        width = max(len(name), len(_score(0.0)))  # a narrow terminal cuts names, not numbers
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+        table.add_column(name, justify="right", no_wrap=True, min_width=widths[name])
     best = {name: _best([scores.get(name) for scores in rows.values()]) for name in metrics}
     for label, scores in rows.items():
         cells = (_score(scores.get(name)) for name in metrics)
@@ -39,6 +44,18 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
                 for name, cell in zip(metrics, cells, strict=True)
             ),
         )
+    return table
+
+
+def _below_each_other(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return a table with a line for each score, below the name of its row."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    for label, scores in rows.items():
+        table.add_row(Text(label))
+        for name, value in scores.items():
+            table.add_row(Text(f"  {name}"), _score(value))
     return table
 
 

@@ -424,6 +424,25 @@ def test_a_number_that_is_left_out_is_told(tmp_path, caplog):
     assert "left out of the features: id (" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["1.5", "2", "n/a", "4"], "numbers, but 'n/a' in row 2"),
+        (["<0.1", "2", "", "4", "?"], "string"),
+        (["<0.1", "2", "", "4", "5"], "numbers, but '<0.1' in row 0"),
+        (['"1,5"', '"2,5"'], "numbers with a decimal comma"),
+        (["red", "blue", "7"], "string"),
+    ],
+)
+def test_texts_among_numbers_are_shown(tmp_path, caplog, cells, told):
+    lines = [f"{cell},{number}" for number, cell in enumerate(cells)]
+    (tmp_path / "x.csv").write_text("\n".join(["weight,age", *lines]) + "\n")
+    arrays(Manifest, tmp_path / "x.csv")
+    assert f"left out of the features: weight ({told})." in caplog.text
+    with pytest.raises(DataError, match=re.escape(f"its column weight is of type {told}, and")):
+        arrays(Manifest, tmp_path / "x.csv", feature_columns=("weight", "age"))
+
+
 @pytest.mark.parametrize("ends", [(1, 1), (2, 1)])
 def test_ranges_that_are_none_are_refused(tmp_path, ends):
     (tmp_path / "x.csv").write_text("a\n1\n2\n")

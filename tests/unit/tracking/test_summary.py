@@ -87,7 +87,7 @@ def rendered(table, *, terminal, width=80):
 
 def test_scores_have_three_decimals_and_fit_eighty_columns(monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    lines = rendered(scores_table(ROWS), terminal=False).splitlines()
+    lines = rendered(scores_table(ROWS, 80), terminal=False).splitlines()
     assert max(map(len, lines)) <= 80
     cells = [line.split() for line in lines if line.strip()]
     assert cells[0] == ["ACC", "NMI", "ARI", "Kappa"]
@@ -97,7 +97,7 @@ def test_scores_have_three_decimals_and_fit_eighty_columns(monkeypatch):
 
 
 def test_a_narrow_terminal_breaks_names_and_cuts_no_number():
-    lines = rendered(scores_table(ROWS), terminal=False, width=50).splitlines()
+    lines = rendered(scores_table(ROWS, 50), terminal=False, width=50).splitlines()
     assert max(map(len, lines)) <= 50
     words = " ".join(lines).split()
     for number in ("0.912", "0.800", "0.700", "0.500", "0.810", "-0.250", "0.100"):
@@ -105,10 +105,22 @@ def test_a_narrow_terminal_breaks_names_and_cuts_no_number():
     assert "[bold]" in words
 
 
+@pytest.mark.parametrize("width", [20, 30])
+def test_a_terminal_too_narrow_for_the_columns_has_a_line_for_each_score(width):
+    lines = rendered(scores_table(ROWS, width), terminal=False, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split() for line in lines[:4]] == [
+        ["FedMCC"],
+        ["ACC", "0.912"],
+        ["NMI", "0.800"],
+        ["ARI", "0.700"],
+    ]
+
+
 def test_the_best_of_each_column_is_bold_ties_too(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    text = rendered(scores_table(ROWS), terminal=True)
+    text = rendered(scores_table(ROWS, 80), terminal=True)
     first, second, third = (
         next(line for line in text.splitlines() if name in line)
         for name in ("FedMCC", "k-means", "a baseline")
