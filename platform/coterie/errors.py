@@ -106,6 +106,11 @@ def listed(items: Collection[object]) -> str:
     return ", ".join(names[:_LISTED]) + more
 
 
+def on_one_line(text: str) -> str:
+    """Return text without line breaks: a name that has one shall not look like a line."""
+    return " ".join(text.splitlines())
+
+
 def printable(text: str) -> str:
     """Return at most 500 characters, without control characters, escapes and surrogates."""
     shown = "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])

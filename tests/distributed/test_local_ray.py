@@ -51,7 +51,7 @@ def test_further_runs_of_a_process_find_it_ready():
     disconnect()
 
 
-@pytest.mark.parametrize("given", [None, "7"])
+@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.slow), "7"])
 def test_its_workers_have_this_processes_priority_or_the_users(monkeypatch, given):
     if LocalRay.running is not None:
         LocalRay.running.end()
@@ -78,8 +78,22 @@ def test_a_dead_one_is_replaced():
     disconnect()
 
 
-@pytest.mark.parametrize("read", [True, False], ids=["told", "not yet told"])
-@pytest.mark.parametrize("part", ["gcs_server", "raylet", "ray::RuntimeEnvAgent"])
+@pytest.mark.parametrize(
+    ("part", "read"),
+    [
+        pytest.param("gcs_server", True, id="gcs_server-told"),
+        pytest.param("raylet", False, id="raylet-not yet told"),
+        *(
+            pytest.param(part, read, marks=pytest.mark.slow)
+            for part, read in (
+                ("gcs_server", False),
+                ("raylet", True),
+                ("ray::RuntimeEnvAgent", True),
+                ("ray::RuntimeEnvAgent", False),
+            )
+        ),
+    ],
+)
 def test_one_that_has_ended_before_it_was_joined_is_replaced_at_once(part, read):
     if LocalRay.running is not None:
         LocalRay.running.end()
@@ -184,9 +198,9 @@ print(time.monotonic() - begun < 20, flush=True)
 @pytest.mark.parametrize(
     ("part", "sent"),
     [
-        ("gcs_server", "SIGSTOP"),
+        pytest.param("gcs_server", "SIGSTOP", marks=pytest.mark.slow),
         ("raylet", "SIGSTOP"),
-        ("keeper", "SIGSTOP"),
+        pytest.param("keeper", "SIGSTOP", marks=pytest.mark.slow),
         ("keeper", "SIGKILL"),
     ],
 )
@@ -201,9 +215,8 @@ def test_who_leaves_it_waits_for_no_part_that_stands_still_and_leaves_nothing(ma
     assert left_of(mark, 10) == []
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [pytest.param("ends", 0, marks=pytest.mark.slow), ("killed", -signal.SIGKILL)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [("ends", 0), ("killed", -signal.SIGKILL)])
 def test_it_ends_with_its_driver(mark, how, code):
     driver = begin(mark, "-c", TASK, how)
     output, errors = driver.communicate(timeout=120)  # which no other process holds open

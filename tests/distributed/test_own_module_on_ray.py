@@ -36,11 +36,11 @@ class Tells(Lit):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize("how", ["dtype", "products", "library"])
-def test_settings_of_the_program_hold_on_actors_too(tmp_path, how):
+def test_settings_of_the_program_hold_on_actors_too(tmp_path):
     found = []
     with settings_kept():
-        WAYS[how]()
+        for how in ("dtype", "products", "library"):
+            WAYS[how]()
         for name, cluster in {"serial": {"backend": "serial"}, "actors": {"num_actors": 2}}.items():
             torch.manual_seed(0)
             done = federated(tmp_path / name, Tells(), clients=3, cluster=cluster)

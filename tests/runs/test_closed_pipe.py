@@ -32,7 +32,9 @@ def _unread(module, *arguments, streams=("stdout",)):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")])
+@pytest.mark.parametrize(
+    "streams", [pytest.param(("stdout",), marks=pytest.mark.slow), ("stdout", "stderr")]
+)
 def test_a_run_completes(tmp_path, streams):
     out = tmp_path / "run"
     code, said = _unread("coterie.jobs.train", *RUN, f"run_dir={out}", streams=streams)

@@ -245,17 +245,17 @@ def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "package",
+    "packages",
     [
-        "coterie",
-        "z3",  # which PyTorch looks for, and which is not installed
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("torch", "yaml")),
+        ("coterie", "z3"),  # PyTorch looks for z3, which is not installed
+        pytest.param(("torch", "yaml"), marks=pytest.mark.slow),
     ],
 )
-def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, package):
+def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, packages):
     """`python -m` puts the current folder first on the path."""
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_text(EVIL)
+    for package in packages:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(EVIL)
     done = subprocess.run(
         [sys.executable, "-m", "ray_jobs.predict", f"model={run}", "input=x.npy"],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},

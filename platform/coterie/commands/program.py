@@ -18,6 +18,7 @@ from coterie.errors import (
     InterruptedRunError,
     RunError,
     described,
+    on_one_line,
     out_of_memory,
     printable,
     reason,
@@ -53,11 +54,9 @@ def run_command(
     open_missing()
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a name that matplotlib lacks would end it
     errors = Terminal(stderr=True, soft_wrap=True)
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=errors, show_path=False, show_time=errors.width >= _ROOM)],
-    )
+    handler = RichHandler(console=errors, show_path=False, show_time=errors.width >= _ROOM)
+    handler.setFormatter(_OneLine("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings on fonts and caches
     show = partial(errors.print, style="red", highlight=False)
 
@@ -70,7 +69,7 @@ def run_command(
             return command(arguments)
     except CoterieError as error:
         if not error.reported:
-            show(str(error)[:_LONGEST])
+            show(on_one_line(str(error)[:_LONGEST]))
         return error.exit_code
     except (OSError, MemoryError, RuntimeError) as error:  # before or after the run itself
         show(_refusal(error))
@@ -81,6 +80,14 @@ def run_command(
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
         return InterruptedRunError.exit_code
+
+
+class _OneLine(logging.Formatter):
+    """Keeps a message on its line, whatever names it has."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of logging
+        """Return the message without line breaks."""
+        return on_one_line(super().formatMessage(record))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from rich.text import Text
 from coterie.config.record_names import Status
 from coterie.contract.observer import PhaseRecord, Scores
 from coterie.contract.phase import Phase
+from coterie.errors import on_one_line
 from coterie.tracking import formatting
 from coterie.tracking.notebook import NotebookPanel
 from coterie.tracking.progress import Progress, shown_scores
@@ -228,6 +229,7 @@ class ConsoleView:
         """Print a line without markup, colours or wrapping."""
         self._printed = self._clock()
         if self.mode != "none":
+            text = on_one_line(text)
             self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 

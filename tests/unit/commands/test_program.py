@@ -174,3 +174,27 @@ def test_what_a_library_warns_of_is_told_without_escapes(capsys, caplog):
         assert warnings.showwarning is before
     assert caplog.messages == ["unknown charset ?]0;mine?"]
     assert "charset" not in capsys.readouterr().err.replace(caplog.messages[0], "")
+
+
+def test_a_name_with_a_line_break_begins_no_line():
+    program = """
+    import logging
+    from coterie.commands.program import run_command
+    from coterie.errors import DataError
+
+    def command(arguments):
+        logging.getLogger("coterie").warning("%s: it is empty.", "a\\nError: none\\rb")
+        raise DataError("c\\ncompleted: no such file.")
+
+    raise SystemExit(run_command(command, [], str))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert lines[0].rstrip().endswith("a Error: none b: it is empty.")
+    assert lines[1] == "c completed: no such file."
