@@ -1,5 +1,6 @@
 """A user's arrays in a NumPy .npz or .npy file: images, or feature vectors."""
 
+import logging
 import math
 import os
 import struct
@@ -28,11 +29,14 @@ from coterie.datamodules.grey_levels import eight_bits
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source
-from coterie.errors import DataError, reason
+from coterie.errors import DataError, listed, printable, reason
+
+_logger = logging.getLogger(__name__)
 
 _USUAL_CHANNELS = (1, 3)
 _ONE = "samples"
 """The name of the array of an .npy file."""
+_PYTORCH = (".pt", ".pth")
 _BLOCK = 2**20
 DAMAGE = (
     EOFError,
@@ -51,8 +55,15 @@ DAMAGE = (
 """What zipfile and NumPy raise for damaged files; NumPy parses headers as Python's literals."""
 _ZIP_LENGTHS = 26
 """Where a zip member's own header has the lengths of the fields after it."""
-_USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
-"""Default names of arrays."""
+_PLAIN = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
+USUAL = {
+    "samples": (*_PLAIN["samples"], "X", "x_train", "X_train", "train_images", "images", "data"),
+    "labels": (*_PLAIN["labels"], "label", "Y", "y_train", "train_labels", "targets", "target"),
+    "clients": (*_PLAIN["clients"], "client"),
+    "test_samples": ("x_test", "X_test", "test_images"),
+    "test_labels": ("y_test", "test_labels"),
+}
+"""Default names of arrays: Coterie's, then those of Keras, MedMNIST, scikit-learn and others."""
 
 
 class NPZ(CustomData["NPZ.Config"]):
@@ -69,25 +80,27 @@ class NPZ(CustomData["NPZ.Config"]):
         """Config of an .npz file."""
 
         samples: str | None = None
-        """Array of samples; by default `samples`, else `x`."""
+        """Array of samples; by default `samples`, `x`, or another usual name, which is told."""
         labels: str | None = None
-        """Array of labels; by default `labels`, else `y`, if it exists."""
+        """Array of labels; by default `labels`, `y`, or another usual name, if it exists."""
         clients: str | None = None
         """Array of clients; by default `clients`, if it exists."""
         levels: BlackAndWhite | None = None
         """Numbers that become black and white in images that are not of 8 bits."""
         test_samples: str | None = None
-        """Array of held-out samples; by default none."""
+        """Array of held-out samples; by default that beside `x_train` or `train_images`."""
         test_labels: str | None = None
-        """Array of their labels; by default none."""
+        """Array of their labels; by default that beside `y_train` or `train_labels`."""
 
     def has_test(self) -> bool:
-        """Return whether the config names an array of held-out samples."""
-        return self.config.test_samples is not None
+        """Return whether there is an array of held-out samples."""
+        return self._find("test_samples") is not None
 
     def open_half(self, half: Half) -> Source:
         """Read the arrays of the training or test set."""
         train = half == "train"
+        if train:
+            self._tell_names()
         source = self._samples("samples" if train else "test_samples")
         values, name = self._values("labels", "samples")
         if values is None:
@@ -137,7 +150,10 @@ class NPZ(CustomData["NPZ.Config"]):
         name = f"{self.path}, array {found},"
         shape, dtype = self._header(found)
         if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
-            raise DataError(f"{name} has shape {shape}; it has to be (n,).")
+            raise DataError(
+                f"{name} has shape {shape}; give a whole number or a text for each sample, such as "
+                "the argmax of one-hot labels."
+            )
         if dtype.kind in "mM":
             raise DataError(f"{name} holds times; give whole numbers or text.")
         of, _ = self._header(self._find_samples(samples))
@@ -157,7 +173,35 @@ class NPZ(CustomData["NPZ.Config"]):
         names = self._names()
         if given is not None and given not in names:
             raise DataError(f"data.{key}={given}: {self.path} has {self._content()}; name one.")
-        return given or next((name for name in _USUAL.get(key, ()) if name in names), None)
+        if given is not None:
+            return given
+        if key == "samples" and len(names) == 1:
+            return names[0]
+        named = self.config.samples is not None  # then nothing else is of the usual names
+        found = next((n for n in (_PLAIN if named else USUAL).get(key, ()) if n in names), None)
+        if key.startswith("test_") and found is not None:  # of the same making as what is trained
+            of = self._find(key.removeprefix("test_"))
+            return found if of is not None and "train" in of else None
+        return found
+
+    def _tell_names(self) -> None:
+        """Say which arrays are used, where that is not plain, and which are not."""
+        used = {key: name for key in USUAL if (name := self._find(key)) is not None}
+        guessed = {
+            key: name
+            for key, name in used.items()
+            if getattr(self.config, key) is None and name not in (*_PLAIN.get(key, ()), _ONE)
+        }
+        left = [name for name in self._names() if name not in used.values()]
+        if guessed:
+            shown = listed([f"data.{key}={printable(name)}" for key, name in guessed.items()])
+            _logger.warning("%s: its arrays are taken as %s.", self.path, shown)
+        if left:
+            _logger.warning(
+                "%s: the arrays %s are not used; data.samples, data.labels and data.clients name "
+                "those that are.",
+                *(self.path, listed([printable(name) for name in left])),
+            )
 
     def _find_samples(self, key: str) -> str:
         name = self._find(key)
@@ -200,6 +244,8 @@ class NPZ(CustomData["NPZ.Config"]):
             opened(self.path).close()
             if self.path.suffix == ".npy":
                 return (_ONE,)
+            if self.path.suffix.lower() in _PYTORCH:
+                raise ValueError("it is PyTorch's")
             file: Any = np.load(self.path, allow_pickle=False)
         except DAMAGE as error:
             raise self._unreadable(error) from error
@@ -209,11 +255,16 @@ class NPZ(CustomData["NPZ.Config"]):
             return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
-        # NumPy takes a file of another kind for a pickle, and tells how to load it.
+        if self.path.suffix.lower() in _PYTORCH:
+            return DataError(
+                f"data.path={self.path}: tensors of PyTorch are not read; save them as arrays, by "
+                "numpy.savez(FILE, samples=…, labels=…)."
+            )
         if self.path.suffix.lower() in (*SUFFIXES, ".parquet"):
             return DataError(
                 f"data.path={self.path}: a table is read by data=manifest; choose that."
             )
+        # NumPy takes a file of another kind for a pickle, and tells how to load it.
         why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
         return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
 

@@ -135,8 +135,13 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         schema=schema,
         rows=None,
         read=lambda _: open_csv(path, text),
-        start=lambda name: open_csv(path, text).read_next_batch()[name],
+        start=lambda name: _first(open_csv(path, text).read_next_batch(), name),
     )
+
+
+def _first(rows: Any, name: str) -> Any:
+    """Return the first column of a name, which several may have."""
+    return rows.column(rows.schema.get_all_field_indices(name)[0])
 
 
 def table_batches(

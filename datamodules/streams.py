@@ -17,7 +17,7 @@ from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.image_files import refuse, tell_skipped
-from coterie.datamodules.npz import DAMAGE, read_header
+from coterie.datamodules.npz import DAMAGE, USUAL, read_header
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
@@ -34,7 +34,6 @@ from coterie.datamodules.source import OnError
 from coterie.datamodules.spelling import inside, spelled
 from coterie.errors import DataError
 
-_ARRAYS = ("samples", "x", "images")
 _KINDS = "a folder of pictures or shards, or a .npy, .npz, .parquet or .csv file"
 
 
@@ -65,8 +64,8 @@ def open_samples(
     """Open new samples in a folder, an array file, a table or shards.
 
     A folder's pictures are sorted and named by path; shards hold their samples' order, names and
-    clients. An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
-    `coterie.datamodules.sample_tables`.
+    clients. An .npz file's array is the only one, or the first usual name of `data=npz`. For tables
+    see `coterie.datamodules.sample_tables`.
 
     Args:
         path: A folder of pictures or shards, or a file with the extension of its kind.
@@ -241,11 +240,11 @@ def _slices(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
 
 def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
-    found = names if len(names) == 1 else [name for name in _ARRAYS if name in names]
+    found = names if len(names) == 1 else [name for name in USUAL["samples"] if name in names]
     if not found:
         raise DataError(
             f"{path}: it has the arrays {', '.join(names) or '(none)'}; name the one with the "
-            f"samples {', '.join(_ARRAYS[:-1])} or {_ARRAYS[-1]}."
+            f"samples {', '.join(USUAL['samples'][:-1])} or {USUAL['samples'][-1]}."
         )
     return found[0]
 

@@ -135,7 +135,7 @@ def test_bad_npz_files(tmp_path):
     assert refusal(NPZ, path) == "data.path=PATH: there is no such file; give an .npz file."
     images = np.zeros((3, 4, 4), np.uint8)
     cases = [
-        ({"a": images}, {}, "it has no array samples or x, but the arrays a; name the one to use"),
+        ({"a": images, "b": images}, {}, "it has no array samples or x, but the arrays a, b; name"),
         ({"x": images}, {"samples": "y"}, "data.samples=y: PATH has the arrays x; name one."),
         ({"x": images[0, 0]}, {}, "PATH, array x, has type uint8 and shape (4,); save images as"),
         (
@@ -147,7 +147,7 @@ def test_bad_npz_files(tmp_path):
         ({"x": images, "y": [0, 1]}, {}, "PATH, array y, has 2 entries for 3 samples; give one"),
         ({"x": images, "y": [0.5, 1, 2]}, {}, "array y, holds 0.5, a fraction; give classes as"),
         ({"x": images, "y": [0, 1, -7]}, {}, "array y, holds -7; labels count from 0"),
-        ({"x": images, "y": images}, {}, "array y, has shape (3, 4, 4); it has to be (n,)."),
+        ({"x": images, "y": images}, {}, "array y, has shape (3, 4, 4); give a whole number or a"),
         ({"x": images, "clients": [0, 1, -1]}, {}, "array clients, names no client in row 2; give"),
         ({"x": np.zeros((2, 3))}, {"size": 4}, "data.size: x holds feature vectors; leave it out."),
         (

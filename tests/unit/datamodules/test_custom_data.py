@@ -192,6 +192,46 @@ def test_npz_images(tmp_path, shape, to):
     assert small.samples.shape == (2, to[1], 4, 4)
 
 
+KERAS = {"x_train": 6, "y_train": 6, "x_test": 3, "y_test": 3}
+MEDMNIST = {"train_images": 6, "val_images": 2, "test_images": 3}
+MEDMNIST |= {"train_labels": 6, "val_labels": 2, "test_labels": 3}
+
+
+@pytest.mark.parametrize(
+    ("names", "test", "told"),
+    [
+        (KERAS, 3, "data.samples=x_train, data.labels=y_train, data.test_samples=x_test, data.te"),
+        (MEDMNIST, 3, "the arrays val_images, val_labels are not used;"),
+        ({"X": 6, "Y": 6}, None, "taken as data.samples=X, data.labels=Y."),
+        ({"x": 6, "y": 6, "x_test": 3}, None, "the arrays x_test are not used;"),
+        ({"samples": 6, "label": 6}, None, "taken as data.labels=label."),
+    ],
+)
+def test_npz_of_usual_names(tmp_path, caplog, names, test, told):
+    arrays = {
+        name: np.arange(count)[:, None] % 3
+        if name.lower()[0] == "y" or "label" in name
+        else pixels(count, 4, 4)
+        for name, count in names.items()
+    }
+    np.savez(tmp_path / "mine.npz", **arrays)
+    data = load(NPZ, tmp_path / "mine.npz")
+    assert told in caplog.text
+    assert data.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert test is None or data.test_labels.tolist() == [0, 1, 2]
+    assert (data.test_samples is None) == (test is None)
+
+
+def test_the_only_array_is_of_samples_and_plain_names_need_no_word(tmp_path, caplog):
+    np.savez(tmp_path / "one.npz", pixels(4, 5, 5))
+    assert len(load(NPZ, tmp_path / "one.npz").samples) == 4
+    assert "taken as data.samples=arr_0." in caplog.text
+    caplog.clear()
+    np.savez(tmp_path / "plain.npz", x=pixels(4, 5, 5), y=np.arange(4), clients=list("abab"))
+    load(NPZ, tmp_path / "plain.npz")
+    assert not caplog.text
+
+
 def test_npz_vectors_and_named_arrays(tmp_path):
     names = np.array(["low", "high", "low"])
     arrays = {"train_images": np.eye(3), "train_labels": names[:, None]}
