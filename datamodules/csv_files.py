@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from coterie.datamodules.remote import opened
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 _BLOCK = 1 << 20
@@ -24,6 +24,8 @@ _WIDEST = 100_000
 """The most columns of a CSV file, which PyArrow reads all at once."""
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
+_UNEVEN = re.compile(r"Expected (\d+) columns, got (\d+)")
+"""What Arrow says of a CSV file."""
 _QUOTED = re.compile(r'"[^"]*"')
 _TOLD = re.compile(r'"?sep=(.)"?\1*')
 """A first line that tells Excel which separator the cells have."""
@@ -54,6 +56,19 @@ class Dialect:
 def is_csv(path: Path) -> bool:
     """Return whether a file is CSV by its name."""
     return path.suffix.lower() in SUFFIXES
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why a table cannot be read, in words of its file."""
+    uneven = _UNEVEN.search(str(error))
+    if uneven is not None:
+        return (
+            f"a line has {uneven[2]} columns where the first has {uneven[1]}; take out what is no "
+            "line of the table"
+        )
+    if "Parquet magic bytes" in str(error):
+        return "it is neither CSV by its name nor Parquet by its content"
+    return reason(error)
 
 
 def is_index(column: str) -> bool:

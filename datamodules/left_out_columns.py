@@ -28,7 +28,7 @@ def tell_left_out(path: Path, schema: Any, known: Collection[str], cells: Cells 
         cells: Those of a file whose types are guessed from its text: CSV.
     """
     left = [
-        f"{printable(field.name) or 'one without a name'} ({type_of(field, cells)})"
+        f"{printable(field.name) or 'one without a name'} ({type_of(field, cells, shown=True)})"
         for field in schema
         if field.name not in known
     ]
@@ -39,22 +39,32 @@ def tell_left_out(path: Path, schema: Any, known: Collection[str], cells: Cells 
         )
 
 
-def type_of(field: Any, cells: Cells | None) -> str:
-    """Return the type of a column; of numbers among which are texts, the first of these texts."""
+def type_of(field: Any, cells: Cells | None, *, shown: bool = False) -> str:
+    """Return the type of a column, and where a column of numbers has text.
+
+    Args:
+        field: Arrow's field of it.
+        cells: As for `tell_left_out`.
+        shown: Whether to show a text, for a message that stays on the machine of the data.
+    """
     if cells is None or str(field.type) not in TEXT:
         return str(field.type)
     column = cells(field.name).slice(0, _LOOKED_AT).to_pylist()
     filled = [(row, cell) for row, cell in enumerate(column) if cell]
-    texts = [(row, cell) for row, cell in filled if not _is_number(cell)]
-    if 2 * len(texts) >= len(filled):
-        return str(field.type)
+    texts = [(row, cell) for row, cell in filled if not is_numeric(cell)]
+    if not filled:
+        return "empty"
     if not texts:
-        return "numbers with a decimal comma"
+        return "numbers with commas"
     row, cell = texts[0]
-    return f"numbers, but {printable(cell)[:40]!r} in row {row:,}"
+    example = repr(printable(cell)[:40]) if shown else "text"
+    if 2 * len(texts) < len(filled):
+        return f"numbers, but {example} in row {row:,}"
+    return f"text, such as {example}" if shown else "text"
 
 
-def _is_number(cell: str) -> bool:
+def is_numeric(cell: str) -> bool:
+    """Return whether a text is a number, with a decimal point or with commas."""
     with suppress(ValueError):
         float(cell.replace(",", "."))
         return True

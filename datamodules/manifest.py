@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
-from coterie.datamodules.csv_files import is_csv
+from coterie.datamodules.csv_files import is_csv, why_unreadable
 from coterie.datamodules.custom_data import (
     CustomData,
     PicturesConfig,
@@ -23,6 +23,7 @@ from coterie.datamodules.custom_data import (
     number_classes,
     number_owners,
 )
+from coterie.datamodules.left_out_columns import is_numeric, type_of
 from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
     TableColumns,
@@ -136,9 +137,9 @@ class Manifest(CustomData["Manifest.Config"]):
                 f"data.path={path}: there is no such file; give a .csv or .parquet."
             ) from error
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
             raise DataError(
-                f"data.path={path}: it cannot be read ({reason}); give a .csv or .parquet."
+                f"data.path={path}: it cannot be read ({why_unreadable(error)}); give a .csv or "
+                ".parquet."
             ) from error
         if not (config.feature_columns or self._has_features(table)):
             wanted["picture_column"] = config.picture_column
@@ -149,18 +150,34 @@ class Manifest(CustomData["Manifest.Config"]):
                     "name; give each its own."
                 )
             if column is not None and column not in columns:
-                raise DataError(
-                    f"data.{key}={column}: {path} has the columns {', '.join(columns)}; name one "
-                    "of them."
-                )
+                raise self._absent(key, column, table)
         if not rows:
             raise DataError(f"data.path={path}: it has no rows; add some.")
         return table
 
+    def _absent(self, key: str, column: str, table: StoredTable) -> DataError:
+        """Return an error for a table without a column, with the likely cause."""
+        fields, path = table.schema, self.path
+        cells = table.column if is_csv(path) else None
+        if key == "picture_column" and column == _default(self.config, key):
+            types = {field.name: type_of(field, cells) for field in fields}
+            mixed = [f"{name} ({kind})" for name, kind in types.items() if "number" in kind]
+            if mixed:
+                return DataError(
+                    f"data.path={path}: no column has numbers alone: {listed(mixed)}; correct such "
+                    "cells, or name a column of files as data.picture_column."
+                )
+        few = 2 * sum(map(is_numeric, fields.names)) < len(fields)
+        rest = "." if few else ", or give the columns names in a first line, if these are values."
+        return DataError(
+            f"data.{key}={column}: {path} has the columns {listed(fields.names)}; name one of them"
+            f"{rest}"
+        )
+
     def _has_features(self, table: StoredTable) -> bool:
         """Return whether the samples are columns of numbers, as there are no pictures."""
         names, given = table.schema.names, self.config.picture_column
-        usual = given == type(self.config).model_fields["picture_column"].default
+        usual = given == _default(self.config, "picture_column")
         found = usual and given not in names and any(map(is_number, table.schema.types))
         likely = [f.name for f in table.schema if f.name in _PICTURES and not is_number(f.type)]
         if found and likely:
@@ -175,7 +192,7 @@ class Manifest(CustomData["Manifest.Config"]):
         config = self.config
         features, ranges = config.feature_columns or (), config.feature_ranges
         own = TableColumns(None, config.label_column, config.client_column, features, ranges)
-        cells = table.column if self.path.suffix.lower() == ".csv" else None
+        cells = table.column if is_csv(self.path) else None
         names = feature_columns(self.path, table.schema, own, cells)
         if unknown := [name for name in ranges if name not in names]:
             raise DataError(
@@ -254,6 +271,10 @@ def _beside(folder: Any, value: str) -> Any:
         *(unicodedata.normalize(pixel_format, forward) for pixel_format in ("NFC", "NFD")),
     )
     return next((folder / name for name in tried if (folder / name).exists()), path)
+
+
+def _default(config: Manifest.Config, key: str) -> Any:
+    return type(config).model_fields[key].default
 
 
 def _files(path: Path) -> tuple[Path, ...]:

@@ -26,11 +26,11 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
-from coterie.datamodules.csv_files import is_index, open_csv
+from coterie.datamodules.csv_files import is_index, open_csv, why_unreadable
 from coterie.datamodules.custom_data import Range
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
-from coterie.errors import DataError, listed, reason
+from coterie.errors import DataError, listed
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 CLIENT = "client"
@@ -397,4 +397,4 @@ def is_number(kind: Any) -> bool:
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """Return a one-sentence error for a file that its reader refuses."""
-    return DataError(f"{path}: it cannot be read ({reason(error)}); write it again.")
+    return DataError(f"{path}: it cannot be read ({why_unreadable(error)}); write it again.")

@@ -103,7 +103,7 @@ def test_bad_manifests(tmp_path):
         ("file,n\n", "data.path=PATH: it has no rows; add some."),
         ("file,n\na,1.5\n", "PATH, column n, holds 1.5, a fraction; give classes as"),
         ("file,n\na,1\nb,-2\n", "PATH, column n, holds -2; labels count from 0, and -1 stands"),
-        ("file,n\na\n", "data.path=PATH: it cannot be read (CSV parse error"),
+        ("file,n\na\n", "data.path=PATH: it cannot be read (a line has 1 columns"),
     ):
         path.write_text(text)
         assert refusal(Manifest, path, picture_column="file", label_column="n").startswith(expected)

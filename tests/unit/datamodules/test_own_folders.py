@@ -396,7 +396,7 @@ def test_a_table_of_numbers_is_trained_on_as_excel_writes_it(tmp_path, caplog):
     data = arrays(Manifest, path, **named)
     assert data.samples[:].tolist() == [[n, n - 0.5, n] for n in (1, 2, 3, 4)]
     assert "features are the columns Nr, Länge (cm), Höhe; data.feature_columns=" in caplog.text
-    assert "left out of the features: Datum (string)." in caplog.text
+    assert "left out of the features: Datum (text, such as" in caplog.text
     assert (data.classes, data.owner_names) == (("bitter", "süß"), ("A", "B"))
     chosen = arrays(Manifest, path, **named, feature_columns=("Höhe", "Länge (cm)"))
     assert chosen.samples[:2].tolist() == [[1, 0.5], [2, 1.5]]
@@ -425,22 +425,56 @@ def test_a_number_that_is_left_out_is_told(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "told", "without_cells"),
     [
-        (["1.5", "2", "n/a", "4"], "numbers, but 'n/a' in row 2"),
-        (["<0.1", "2", "", "4", "?"], "string"),
-        (["<0.1", "2", "", "4", "5"], "numbers, but '<0.1' in row 0"),
-        (['"1,5"', '"2,5"'], "numbers with a decimal comma"),
-        (["red", "blue", "7"], "string"),
+        (["1.5", "2", "n/a", "4"], "numbers, but 'n/a' in row 2", "numbers, but text in row 2"),
+        (["<0.1", "2", "", "4", "?"], "text, such as '<0.1'", "text"),
+        (["<0.1", "2", "", "4", "5"], "numbers, but '<0.1' in row 0", "numbers, but text in row 0"),
+        (['"1,5"', '"2,5"'], "numbers with commas", "numbers with commas"),
+        (["$7", "$8"], "text, such as '$7'", "text"),
     ],
 )
-def test_texts_among_numbers_are_shown(tmp_path, caplog, cells, told):
+def test_texts_among_numbers_are_shown(tmp_path, caplog, cells, told, without_cells):
+    """But not in an error, which leaves the machine of node-local data."""
     lines = [f"{cell},{number}" for number, cell in enumerate(cells)]
     (tmp_path / "x.csv").write_text("\n".join(["weight,age", *lines]) + "\n")
     arrays(Manifest, tmp_path / "x.csv")
     assert f"left out of the features: weight ({told})." in caplog.text
-    with pytest.raises(DataError, match=re.escape(f"its column weight is of type {told}, and")):
+    with pytest.raises(DataError, match=re.escape(f"weight is of type {without_cells}, and")):
         arrays(Manifest, tmp_path / "x.csv", feature_columns=("weight", "age"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# exported\na,b,c\n1,2,3\n", "a line has 3 columns where the first has 1; take out"),
+        ("a,b\n1,2\ntotal\n", "a line has 1 columns where the first has 2; take out"),
+        ("age,bp\nyears,mmHg\n1,2\n3,4\n", "no column has numbers alone: age (numbers, but text"),
+        (
+            "age,sex\nx,m\n1,f\n3,m\n",
+            "no column has numbers alone: age (numbers, but text in row 0)",
+        ),
+        ("a,b\nx,y\n", "data.picture_column=path: x.csv has the columns a, b; name one of them."),
+    ],
+)
+def test_a_csv_with_lines_that_are_none_names_them(tmp_path, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text(text)
+    with pytest.raises(DataError, match=re.escape(told)):
+        arrays(Manifest, Path("x.csv"))
+
+
+def test_a_csv_without_a_header_is_told_to_lack_it(tmp_path):
+    (tmp_path / "x.csv").write_text("71,1.5,f\n2,2.5,m\n")
+    with pytest.raises(DataError, match="or give the columns names in a first line"):
+        arrays(Manifest, tmp_path / "x.csv", label_column="sex")
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.csv.gz", "x"])
+def test_what_is_no_table_is_told_as_that(tmp_path, name):
+    (tmp_path / name).write_bytes(b"{}" * 99)
+    with pytest.raises(DataError, match="neither CSV by its name nor Parquet by its content"):
+        arrays(Manifest, tmp_path / name)
 
 
 @pytest.mark.parametrize("ends", [(1, 1), (2, 1)])
@@ -464,7 +498,7 @@ def test_ranges_that_are_none_are_refused(tmp_path, ends):
             {},
             r"cells are empty: b in 2 of 3 rows \(row 0 first\), c in 1 of 3 rows \(row 2 first",
         ),
-        ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type string, and feat"),
+        ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type text, and feat"),
         ("a,b\n1,2\n", {"feature_columns": ("c",)}, "it has no column c, which is a feature"),
         ("a,b\n1,2\n", {"picture_column": "c"}, "data.picture_column=c: .* has the columns a, b"),
         ("a,b\nx,y\n", {}, "data.picture_column=path: .* has the columns a, b; name one"),
