@@ -258,6 +258,10 @@ REFUSED = [
     ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
     (
+        "tracking=mlflow",
+        "tracking=mlflow: must be one of all, csv, none, tensorboard, wandb; give a logger of Lightning by its class, as tracking.loggers='[{target: lightning.pytorch.loggers:MLFlowLogger, tracking_uri: \"sqlite:///mlflow.db\"}]'.",
+    ),
+    (
         "data.name=mnist",
         "data.name=mnist: there is no such key; choose it by data=mnist.",
     ),

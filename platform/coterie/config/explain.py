@@ -72,7 +72,10 @@ def one_of(word: str, options: Iterable[str]) -> str:
     names = list(options)
     close = nearest(word, names)
     shown = ", ".join(f"'{name}'" if "," in name else name for name in names)
-    return f"must be one of {shown}" + (f"; did you mean {close}?" if close else ".")
+    if close:
+        return f"must be one of {shown}; did you mean {close}?"
+    elsewhere = told(word) if "wandb" in names else None
+    return f"must be one of {shown}" + (f"; {elsewhere}." if elsewhere else ".")
 
 
 def not_among(kind: str, word: str, options: Iterable[str], listing: str) -> str:

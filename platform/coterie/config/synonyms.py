@@ -40,11 +40,18 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "gpu": ("cuda", *_GPUS),
     "lr": ("method.learning_rate",),
 }
+_LOGGERS = ("comet", "mlflow", "neptune")
+"""Trackers that Lightning has loggers of, besides those that `tracking` names."""
+_OTHER_LOGGER = (
+    "give a logger of Lightning by its class, as tracking.loggers="
+    "'[{target: lightning.pytorch.loggers:MLFlowLogger, tracking_uri: \"sqlite:///mlflow.db\"}]'"
+)
 _TOLD = {
     **dict.fromkeys(("bf16", "bfloat16", "amp"), "give precision=bf16-mixed"),
     **dict.fromkeys(("fp16", "half"), "give precision=16-mixed"),
     **dict.fromkeys(("non_iid", "noniid"), "give partition=dirichlet or another of --help"),
-    **dict.fromkeys(("csv", "mlflow", "tensorboard", "wandb"), "give tracking=NAME"),
+    **dict.fromkeys(("csv", "tensorboard", "wandb"), "give tracking=NAME"),
+    **dict.fromkeys(_LOGGERS, _OTHER_LOGGER),
     **dict.fromkeys(
         ("epochs", "num_epochs", "n_epochs", "max_epochs", "local_epochs"),
         "this method trains for none; --help experiment=NAME lists its keys",
