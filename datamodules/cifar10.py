@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from coterie.config.regular_files import open_regular
 from coterie.datamodules.base import (
     ROOT_VARIABLE,
     Half,
@@ -16,6 +15,7 @@ from coterie.datamodules.base import (
     ImageDataModule,
 )
 from coterie.datamodules.parquet_images import find_parquet, open_parquet_images
+from coterie.datamodules.remote import read_whole
 from coterie.datamodules.source import Source, source_from_arrays
 from coterie.errors import DataError
 
@@ -36,9 +36,8 @@ def read_originals(root: Path, theirs: Any, half: Half | None) -> list[dict[str,
     folder, found = root / theirs.base_folder, []
     for name, md5 in lists[half]:
         try:
-            with open_regular(folder / name) as file:
-                content = file.read()
-        except OSError:
+            content = read_whole(folder / name)
+        except (OSError, ValueError):
             content = b""
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
             raise DataError(

@@ -5,6 +5,7 @@ and C.11.2); without either, the file's lowest and highest level become black an
 is inverted. Colours are converted to RGB.
 """
 
+import logging
 import zlib
 from contextlib import suppress
 from io import BytesIO
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from coterie.config.growth import check_growth, most_from
 from coterie.config.regular_files import open_regular
@@ -20,6 +22,7 @@ from coterie.datamodules.decoding_memory import Room, in_parts
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
     UnfitPictureError,
+    check_effort,
     check_pixels,
     choose_frame,
 )
@@ -28,7 +31,7 @@ from coterie.errors import DataError
 Levels = tuple[float, float]
 """Grey levels that become black and white."""
 
-_PREAMBLE = 128
+_PREAMBLE, _PREFIX = 128, 16
 _COPIES = 24
 """Bytes that a number takes besides, as decimal numbers between the steps."""
 
@@ -96,6 +99,7 @@ def read_dicom(
             "DICOM pictures are read by pydicom, which is not installed; pip install "
             "'coterie[medical]'."
         ) from error
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # its errors are raised as well
     try:
         file = pydicom.dcmread(_Packed(content), force=True)
         frames = _count_frames(file)
@@ -107,6 +111,7 @@ def read_dicom(
             room.take(int(pixels * (2 * stored + _COPIES * samples)))
         if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
             file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
+        _check_frame(file, frames, chosen)
         found = pixel_array(file, index=chosen)
         if file.PhotometricInterpretation == "PALETTE COLOR":
             coloured = apply_color_lut(found, file)
@@ -118,6 +123,31 @@ def read_dicom(
         raise
     except Exception as error:  # decoders raise errors of all kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _check_frame(file: Any, frames: int, chosen: int) -> None:
+    """Refuse a compressed frame of another size than the file says, by which it is decoded.
+
+    Raises:
+        ValueError: If so.
+    """
+    if not file.file_meta.TransferSyntaxUID.is_compressed:
+        return
+    from pydicom.encaps import get_frame
+
+    Image.init()
+    packed = get_frame(file.PixelData, chosen, number_of_frames=frames)
+    for name in ("JPEG", "JPEG2000"):  # others are not decoded by such a size
+        factory, accept = Image.OPEN[name]
+        if accept is not None and accept(packed[:_PREFIX]) is True:
+            image = factory(BytesIO(packed), "")
+            check_effort(image, packed)
+            width, height = image.size
+            if (width, height) != (file.Columns, file.Rows):
+                raise ValueError(
+                    f"its picture is of {width}×{height} pixels, and it says "
+                    f"{file.Columns}×{file.Rows}"
+                )
 
 
 def _count_frames(file: Any) -> int:

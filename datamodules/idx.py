@@ -4,7 +4,6 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from coterie.config.growth import check_growth, most_from
 from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfigT, DownloadedDataModule
 from coterie.datamodules.partitions import Labels
-from coterie.datamodules.remote import opened
+from coterie.datamodules.remote import opened, read_whole
 from coterie.datamodules.source import Images, Source, source_from_arrays
 from coterie.errors import DataError
 
@@ -31,9 +30,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         DataError: If the file does not have that format.
     """
     try:
-        with opened(path) as file:
-            packed = path.stat().st_size
-            content = _unzipped(file, packed) if path.suffix == ".gz" else file.read()
+        content = _unzipped(path) if path.suffix == ".gz" else read_whole(path)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:3] != bytes((0, 0, _UINT8)) or content[3] > _DIMENSIONS:
@@ -48,10 +45,11 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _unzipped(zipped: IO[bytes], packed: int) -> bytes:
-    """Return the content of a gzipped file of this size, unless it grows too much."""
-    with gzip.open(zipped) as file:
-        content = file.read(most_from(packed) + 1)
+def _unzipped(path: Path) -> bytes:
+    """Return the content of a gzipped file, unless it grows too much."""
+    packed = path.stat().st_size
+    with opened(path) as zipped, gzip.open(zipped) as file:
+        content: bytes = file.read(most_from(packed) + 1)
     check_growth(packed, len(content))
     return content
 

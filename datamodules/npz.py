@@ -1,20 +1,14 @@
 """A user's arrays in a NumPy .npz or .npy file: images, or feature vectors."""
 
 import logging
-import math
-import os
-import struct
-import tokenize
-import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.config.growth import check_growth, check_rows
+from coterie.datamodules.array_files import DAMAGE, header_of, open_array
 from coterie.datamodules.base import Half
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.custom_data import (
@@ -29,6 +23,7 @@ from coterie.datamodules.grey_levels import eight_bits
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.remote import opened
 from coterie.datamodules.source import Samples, Source
+from coterie.datamodules.stored_rows import StoredRows
 from coterie.errors import DataError, listed, printable, reason
 
 _logger = logging.getLogger(__name__)
@@ -38,23 +33,6 @@ _ONE = "samples"
 """The name of the array of an .npy file."""
 _PYTORCH = (".pt", ".pth")
 _BLOCK = 2**20
-DAMAGE = (
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What zipfile and NumPy raise for damaged files; NumPy parses headers as Python's literals."""
-_ZIP_LENGTHS = 26
-"""Where a zip member's own header has the lengths of the fields after it."""
 _PLAIN = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
 USUAL = {
     "samples": (*_PLAIN["samples"], "X", "x_train", "X_train", "train_images", "images", "data"),
@@ -133,7 +111,7 @@ class NPZ(CustomData["NPZ.Config"]):
         if 0 in array.shape[1:]:
             raise DataError(f"{where} has shape {array.shape}, and so no values; give some.")
         levels = self.config.levels
-        as_samples(array[:0] if array.ndim else array, where, levels, array.shape)
+        as_samples(array[:0] if array.ndim else np.asarray(array), where, levels, array.shape)
         _check_range(array, where, levels)
         return Source(count=len(array), read=lambda rows: as_samples(array[rows], where, levels))
 
@@ -162,7 +140,7 @@ class NPZ(CustomData["NPZ.Config"]):
                 f"{name} has {shape[0]} entries for {of[0] if of else 1} samples; give one for "
                 "each."
             )
-        values: list[Any] = self._read(found).reshape(-1).tolist()
+        values: list[Any] = np.asarray(self._read(found)).reshape(-1).tolist()
         if dtype.kind == "S":
             values = [value.decode("utf-8", "backslashreplace") for value in values]
         return values, name
@@ -216,17 +194,17 @@ class NPZ(CustomData["NPZ.Config"]):
         shown = (name if name.isprintable() else ascii(name) for name in self._names())
         return f"the arrays {', '.join(shown)}" if self._names() else "no arrays"
 
-    def _read(self, name: str) -> NDArray[Any]:
+    def _read(self, name: str) -> NDArray[Any] | StoredRows:
         self._header(name)
         try:
-            return _mapped(self.path, name)
+            return open_array(self.path, name)
         except DAMAGE as error:
             raise self._unreadable(error) from error
 
     def _header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return an array's shape and dtype, of which nothing else is read."""
         try:
-            return _header_of(self.path, name)
+            return header_of(self.path, name)
         except DAMAGE as error:
             if "allow_pickle" not in str(error):
                 raise self._unreadable(error) from error
@@ -267,65 +245,6 @@ class NPZ(CustomData["NPZ.Config"]):
         # NumPy takes a file of another kind for a pickle, and tells how to load it.
         why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
         return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
-
-
-def _header_of(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if path.suffix == ".npy":
-        with path.open("rb") as file:
-            shape, _, dtype = read_header(file)
-        return shape, dtype
-    with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo(f"{name}.npy")
-        with archive.open(entry) as member:
-            shape, _, dtype = read_header(member)
-    if entry.compress_type != zipfile.ZIP_STORED:
-        check_growth(entry.compress_size, entry.file_size)
-    return shape, dtype
-
-
-def _mapped(path: Path, name: str) -> NDArray[Any]:
-    """Return an array of a file, memory-mapped unless it is compressed."""
-    if path.suffix == ".npy":
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found
-    with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo(f"{name}.npy")
-        if entry.compress_type != zipfile.ZIP_STORED:
-            check_growth(entry.compress_size, entry.file_size)
-            with archive.open(entry) as member:
-                shape, _, dtype = read_header(member)
-            check_rows(shape[0] if shape else 1, path.stat().st_size)
-            if math.prod(shape) * dtype.itemsize > entry.file_size:
-                raise ValueError(f"its array of shape {shape} is cut short")
-            with np.load(path, allow_pickle=False) as file:
-                return np.asarray(file[name])
-        with archive.open(entry) as member:  # reading to the end checks the checksum
-            while member.read(_BLOCK):
-                pass
-    with path.open("rb") as file:
-        file.seek(entry.header_offset + _ZIP_LENGTHS)
-        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-        shape, order, dtype = read_header(file)
-        if not np.prod(shape):
-            return np.empty(shape, dtype)
-        return np.memmap(path, dtype, "r", file.tell(), shape, order)
-
-
-def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any]]:
-    """Read shape, order and dtype from an array's header, and leave the file at its values.
-
-    Raises:
-        ValueError: If it holds Python objects, values without bytes, or is no such array.
-    """
-    version = np.lib.format.read_magic(file)
-    one = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never loaded (allow_pickle)")
-    if not dtype.itemsize:  # a file of any size has as many of them as it says
-        raise ValueError(f"its values are {dtype.str}, which have no bytes")
-    return shape, "F" if fortran else "C", dtype
 
 
 def as_samples(
@@ -388,7 +307,7 @@ def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]
     return eight_bits(array, 8 * array.dtype.itemsize, levels)[0]
 
 
-def _check_range(array: NDArray[Any], name: str, levels: Levels | None) -> None:
+def _check_range(array: NDArray[Any] | StoredRows, name: str, levels: Levels | None) -> None:
     """Check the range of images that are not of 8 bits before they are used."""
     if array.ndim < 3 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
         return

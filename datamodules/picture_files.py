@@ -27,6 +27,14 @@ EXTENSIONS = (
 )
 """Extensions of pictures that are not DICOM."""
 
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+"""Tags of TIFF."""
+_MOST_IN_TILE = 1 << 24
+"""Pixels of a tile that is larger than its picture, at most."""
+_SCAN = b"\xff\xda"
+"""What begins each scan of a JPEG."""
+_MOST_SCANNED = 20 * MAX_PIXELS
+"""Pixels that the scans of a progressive JPEG go over, at most; encoders write about ten scans."""
 _ORIENTATION, _UPRIGHT = 0x0112, 1
 _PREFIX = 16
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
@@ -80,8 +88,33 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
             continue
         width, height = image.size
         check_pixels(width * height, max_pixels)
+        check_effort(image, content)
         return image
     raise UnidentifiedImageError("its format is unknown")
+
+
+def check_effort(image: Image.Image, content: bytes) -> None:
+    """Refuse a picture that takes far more to decode than its pixels.
+
+    Raises:
+        UnfitPictureError: If its tiles are far larger than it, or its scans, of which each goes
+            over all pixels, are too many.
+    """
+    pixels = image.width * image.height
+    if image.format == "TIFF":
+        tags = image.tag_v2  # type: ignore[attr-defined]  # of TIFF
+        tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
+        if tile > max(pixels, _MOST_IN_TILE):
+            raise UnfitPictureError(
+                f"has tiles of {tile / 1e6:,.0f} million pixels", "save it again, or take it out"
+            )
+    if image.info.get("progressive"):
+        scans = content.count(_SCAN)
+        if scans * pixels > _MOST_SCANNED:
+            raise UnfitPictureError(
+                f"has {scans:,} scans of {pixels / 1e6:,.0f} million pixels",
+                "save it again, or take it out",
+            )
 
 
 def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:

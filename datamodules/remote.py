@@ -13,6 +13,7 @@ from coterie.config.regular_files import open_regular
 from coterie.errors import DataError
 from coterie.tracking.atomic import replacing
 
+_MOST_BYTES = 1 << 31
 CACHE_VARIABLE = "COTERIE_CACHE"
 STORES = ("s3", "gs", "gcs", "az", "abfs")
 """URL schemes of object stores, whose address and keys come from the environment. Other schemes of
@@ -55,6 +56,21 @@ def opened(path: Any) -> Any:
         OSError: If it cannot be opened, or is a pipe, a device, or of /proc.
     """
     return open_regular(path) if isinstance(path, Path) else path.open("rb")
+
+
+def read_whole(path: Any) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        OSError: As `opened`.
+        ValueError: If they are more than 2 GiB: the file may have holes, and take no room on disk.
+    """
+    with opened(path) as file:
+        if file.seek(0, os.SEEK_END) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES >> 30} GiB")
+        file.seek(0)
+        content: bytes = file.read()
+    return content
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from coterie.contract.data import Indices
 from coterie.datamodules.base import ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
 from coterie.datamodules.source import Images, Source, merge_sources
+from coterie.datamodules.stored_rows import StoredRows
 from coterie.errors import DataError
 
 _FOLDER = "stl10_binary"
@@ -53,7 +54,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         self.prepare_data()
         source = self._open_images(f"{half}_X.bin")
         path = self._find(f"{half}_y.bin")
-        labels = np.fromfile(path, dtype=np.uint8).astype(np.int64) - 1
+        labels = np.fromfile(path, np.uint8, source.count + 1).astype(np.int64) - 1
         if len(labels) != source.count or labels.min() < 0 or labels.max() >= len(self.classes):
             raise DataError(
                 f"{path} holds {len(labels)} labels for {source.count} images, or labels beyond "
@@ -84,8 +85,8 @@ class STL10(DownloadedDataModule["STL10.Config"]):
                 f"{path} holds {size} bytes, which is not a whole number of 96×96 images; fetch "
                 "stl10_binary.tar.gz again."
             )
-        # Memory-mapped, so that a subset is cheap; the format is column-major.
-        stored = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *_SHAPE)
+        # Read row by row, so that a subset is cheap; the format is column-major.
+        stored = StoredRows(path, 0, (size // _BYTES, *_SHAPE), np.dtype(np.uint8))
 
         def read(rows: Indices) -> Images:
             images: Images = stored[rows].transpose(0, 1, 3, 2)

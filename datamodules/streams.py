@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from coterie.config.growth import check_growth
 from coterie.contract.data import SampleBatch
+from coterie.datamodules.array_files import DAMAGE, read_header
 from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.image_files import refuse, tell_skipped
-from coterie.datamodules.npz import DAMAGE, USUAL, read_header
+from coterie.datamodules.npz import USUAL
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
@@ -174,7 +175,7 @@ def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
         shape, order, dtype = read_header(file)
         _check_shape(shape, dtype, path.stat().st_size - file.tell())
         if order == "F" and len(shape) > 1:  # its rows are spread over the file
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order="F")
             return _array_stream(path, shape, fitting, _slices(array, size))
     except DAMAGE as error:
         raise unreadable(path, error) from error
@@ -244,7 +245,7 @@ def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
     if not found:
         raise DataError(
             f"{path}: it has the arrays {', '.join(names) or '(none)'}; name the one with the "
-            f"samples {', '.join(USUAL['samples'][:-1])} or {USUAL['samples'][-1]}."
+            "samples samples or x."
         )
     return found[0]
 

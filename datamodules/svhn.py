@@ -9,7 +9,7 @@ import numpy as np
 from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
 from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
 from coterie.datamodules.matlab import read_matlab
-from coterie.datamodules.remote import opened
+from coterie.datamodules.remote import read_whole
 from coterie.datamodules.source import Source, source_from_arrays
 from coterie.errors import DataError, reason
 
@@ -40,8 +40,7 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
                 f"{ROOT_VARIABLE} to the folder that holds it, or set data.download=true."
             )
         try:
-            with opened(path) as file:
-                content = read_matlab(file.read())
+            content = read_matlab(read_whole(path))
             images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         except (OSError, ValueError, LookupError, zlib.error) as error:
             raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error

@@ -12,6 +12,7 @@ from coterie.config.component import Component
 from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
+from coterie.tracking.paths import check_contained, check_ours, check_replaceable, local_path
 from coterie.tracking.terminal import Terminal
 
 
@@ -55,6 +56,10 @@ def _export(arguments: Sequence[str]) -> int:
         check_onnx_installed()
     folder = model_folder(options.model)
     out = given_path("out", options.out) if options.out else folder / f"model.{options.format}"
+    if options.out is None:
+        check_contained("model", local_path("model", options.model))
+        check_ours("model", folder)
+    check_replaceable("out", out)
     model, samples = load_model(folder, options.trust), example_samples(read_description(folder))
     said = str(out)
     if options.format == "pt2":

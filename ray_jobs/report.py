@@ -14,6 +14,7 @@ from coterie.config.file_digest import files_untouched
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
+from coterie.tracking.paths import check_ours
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
 from coterie.tracking.terminal import Terminal
@@ -47,6 +48,7 @@ def _report(arguments: Sequence[str]) -> int:
     directory = RunDirectory.open(options.run, key="run")
     with files_untouched():
         config = load_stored(directory, options.trust)
+    check_ours("run", directory.path)
     page = write_run_report(directory, config)
     Terminal().print(display_path(page), soft_wrap=True, highlight=False)
     return 0

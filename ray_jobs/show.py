@@ -14,7 +14,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
-from coterie.tracking.paths import local_path, make_writable
+from coterie.tracking.paths import check_replaceable, local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.terminal import Terminal
 
@@ -65,6 +65,7 @@ def _show(arguments: Sequence[str]) -> int:
     page = directory.path / "clusters.html"
     page = page if options.out is None else local_path("out", options.out)
     make_writable("out" if options.out else "run", page.parent, shared=bool(options.out))
+    check_replaceable("out", page)
     ClusterPage(directory, config, options.pictures, options.samples, _watched).write(page)
     Terminal().print(display_path(page), soft_wrap=True, highlight=False)
     return 0

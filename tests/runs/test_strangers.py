@@ -16,7 +16,7 @@ from coterie.checkpoints.integrity import seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
-from coterie.jobs import cite, evaluate, export, predict, report
+from coterie.jobs import cite, evaluate, export, predict, report, show
 from coterie.run.federation import Federation
 from tests.builders.runs import COMMAND
 
@@ -372,3 +372,47 @@ def test_states_and_assignments_are_the_owners_and_the_rest_is_the_umasks(tmp_pa
         assert modes.pop(Path(private)) == 0o600
     for path, mode in modes.items():
         assert mode == (0o777 if (done.run_dir / path).is_dir() else 0o666) & ~umask, path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_nothing_is_written_into_another_users_run(run, capsys, command):
+    for path in (run, run / "model"):
+        os.chown(path, 65534, 65534)
+    before = sorted(run.rglob("*"))
+    told = {"report": report, "export": export}[command].main(
+        [f"run={run}" if command == "report" else f"model={run}"]
+    )
+    assert told == 2
+    assert "it is another user's folder" in capsys.readouterr().err
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_model_that_is_a_link_out_of_the_run_is_not_written_in(run, tmp_path, capsys):
+    (run / "model").rename(tmp_path / "mine")
+    (run / "model").symlink_to(tmp_path / "mine")
+    before = sorted((tmp_path / "mine").iterdir())
+    assert export.main([f"model={run}"]) == 2
+    assert f"{run / 'model'} is a link" in capsys.readouterr().err
+    assert sorted((tmp_path / "mine").iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+@pytest.mark.parametrize("command", ["export", "show", "predict"])
+def test_what_is_no_file_is_not_written_over(run, tmp_path, capsys, command, kind):
+    place = tmp_path / "out.parquet"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "link":
+        place.symlink_to("nowhere")
+    else:
+        place.mkdir()
+    before = place.lstat()
+    told = {
+        "export": lambda: export.main([f"model={run}", f"out={place}"]),
+        "show": lambda: show.main([f"run={run}", f"out={place}"]),
+        "predict": lambda: predict.main([f"model={run}", "input=x.npy", f"output={place}"]),
+    }[command]()
+    assert told == 2
+    assert str(place) in capsys.readouterr().err
+    assert place.lstat() == before

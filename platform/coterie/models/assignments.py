@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 from coterie.contract.clusterer import most_probable
 from coterie.errors import ConfigError
 from coterie.execution.batch_predictor import Predicted
-from coterie.tracking.atomic import temporary_name
+from coterie.tracking.atomic import replacing
 from coterie.tracking.csv_text import cell
 
 _GROUP_ROWS = 8192
@@ -24,8 +25,8 @@ class AssignmentsFile:
     """A Parquet or CSV file: with the columns that follow, as far as they are known.
 
     The columns are sample, name, client_name, cluster, cluster_name, confidence and embedding.
-    Rows are written to a temporary file beside the path. The context manager renames it to the path
-    on success and deletes it on error. Its owner alone can read it. In CSV, a name that a
+    Rows are written to a temporary file, which becomes the path on success (`replacing`). Its owner
+    alone can read it. In CSV, a name that a
     spreadsheet would run gets an apostrophe.
 
     Args:
@@ -61,17 +62,18 @@ class AssignmentsFile:
         fields += [("confidence", pa.float32())] if clustered else []
         fields += [("embedding", pa.list_(pa.float32(), features))] if features else []
         self._schema = pa.schema(fields)
-        self._path, self._features, self._cluster_names = path, features, cluster_names
-        self._outliers, self._temporary = outliers, temporary_name(path)
+        self._features, self._cluster_names = features, cluster_names
+        self._outliers = outliers
         self._csv = path.suffix.lower() == ".csv"
         self._held: list[Any] = []
         self.rows = 0
         check_output(path, embedding=features is not None)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            writer = pa_csv.CSVWriter if self._csv else pq.ParquetWriter
-            self._writer = writer(str(self._temporary), self._schema)
+            with ExitStack() as stack:
+                temporary = stack.enter_context(replacing(path, private=True))
+                writer = pa_csv.CSVWriter if self._csv else pq.ParquetWriter
+                self._writer = writer(str(temporary), self._schema)
+                self._written = stack.pop_all()
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(
@@ -91,10 +93,10 @@ class AssignmentsFile:
             if kind is None:
                 self._flush()
             self._writer.close()
-            if kind is None:
-                self._temporary.replace(self._path)
-        finally:
-            self._temporary.unlink(missing_ok=True)
+        except BaseException as failed:
+            self._written.__exit__(type(failed), failed, failed.__traceback__)
+            raise
+        self._written.__exit__(kind, error, traceback)
 
     def write(self, predicted: Predicted) -> None:
         """Append a batch's rows."""
@@ -134,7 +136,7 @@ def check_output(path: Path, *, embedding: bool) -> None:
         raise ConfigError(f"output={path}: its kind is unknown; name it .parquet or .csv.")
     if kind == ".csv" and embedding:
         raise ConfigError(f"output={path}: CSV cannot hold embeddings; name it .parquet.")
-    if path.exists():
+    if os.path.lexists(path):
         raise ConfigError(
             f"output={path}: it already exists; choose another name, or remove it first."
         )

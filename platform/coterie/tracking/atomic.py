@@ -3,9 +3,10 @@
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _UMASK = os.umask(0)
@@ -14,17 +15,17 @@ _HALF = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
-    """Return the hidden file beside `path` that is written before it is renamed."""
+    """Return the hidden folder beside `path` in which it is written before it is renamed."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def is_half(path: Path) -> bool:
-    """Return whether this is a temporary file of `temporary_name`."""
+    """Return whether this is a name of `temporary_name`."""
     return _HALF.fullmatch(path.name) is not None
 
 
 def is_left(path: Path) -> bool:
-    """Return whether this is a temporary file of a process of this machine that has ended."""
+    """Return whether a process of this machine that has ended left this temporary folder."""
     half = _HALF.fullmatch(path.name)
     return half is not None and not is_running(int(half[1]))
 
@@ -44,35 +45,97 @@ def is_running(process: int) -> bool:
 def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to, then sync it to disk and rename it to `path`.
 
-    Missing parent folders are made. The file is made before it is written, so that in a folder with
-    the sticky bit nobody else can put a link in its place. If writing fails, `path` stays
-    unchanged. Its mode is the umask's, or with `private` for the owner alone.
+    Missing parent folders are made. The temporary path lies in a folder that only its owner can
+    enter. Folders are held open, so that another user who may write to the parent cannot lead what
+    is written elsewhere. If writing fails, `path` stays unchanged. Its mode is the umask's, or with
+    `private` for the owner alone.
+
+    Raises:
+        OSError: If it cannot be written, or `path` is a device, a pipe or a socket.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    temporary.unlink(missing_ok=True)
     try:
-        made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        owner = os.fstat(made).st_uid
-        os.close(made)
-        yield temporary
-        _finish(temporary, owner, 0o600 if private else 0o666 & ~_UMASK)
-        temporary.replace(path)
+        with _opened_folder(path.parent) as parent:
+            _check_replaceable(path.name, parent)
+            with _private_folder(temporary_name(path).name, parent) as folder:
+                yield _path_of(folder, temporary_name(path)) / path.name
+                _finish(path.name, folder, 0o600 if private else 0o666 & ~_UMASK)
+                os.replace(path.name, path.name, src_dir_fd=folder, dst_dir_fd=parent)
+            os.fsync(parent)  # otherwise a power cut may undo the renaming
     except OSError as error:
         error.filename = str(path)  # a failed write does not name its file
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)  # otherwise a power cut may undo the renaming
 
 
-def _finish(temporary: Path, owner: int, mode: int) -> None:
-    """Set a written file's mode and sync it to disk, unless another user has put it there."""
-    descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+@contextmanager
+def _opened_folder(path: Path | str, parent: int | None = None) -> Iterator[int]:
+    """Open a folder; one in an open parent must not be a link."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if parent is None else os.O_NOFOLLOW)
+    folder = os.open(path, flags, dir_fd=parent)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
-            raise OSError(errno.EPERM, "another user has replaced it")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _private_folder(name: str, parent: int) -> Iterator[int]:
+    """Make and open a folder that only this user can enter, and remove it afterwards."""
+    _remove(name, parent)
+    os.mkdir(name, 0o700, dir_fd=parent)
+    try:
+        with _opened_folder(name, parent) as folder:
+            status = os.fstat(folder)
+            if status.st_mode & 0o077 or status.st_uid != _own_id(folder):
+                raise OSError(errno.EPERM, "another user has replaced a folder in it")
+            yield folder
+            for left in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+                os.unlink(left, dir_fd=folder)
+    finally:
+        _remove(name, parent)
+
+
+def _remove(name: str, parent: int) -> None:
+    """Remove a temporary file or folder, without following links."""
+    with suppress(FileNotFoundError):
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(name, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+
+
+def _own_id(folder: int) -> int:
+    """Return this user's number where a folder lies, which network file systems may change."""
+    probe = os.open(".owner", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+    try:
+        return os.fstat(probe).st_uid
+    finally:
+        os.close(probe)
+        os.unlink(".owner", dir_fd=folder)
+
+
+def _path_of(folder: int, path: Path) -> Path:
+    """Return a path of an open folder that leads there whatever is renamed, where there is one."""
+    held = Path(f"/proc/self/fd/{folder}")
+    return held if held.is_dir() else path
+
+
+def _check_replaceable(name: str, parent: int) -> None:
+    """Refuse to replace a device, a pipe or a socket."""
+    with suppress(FileNotFoundError):
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise OSError(errno.EEXIST, "it is no regular file, and is not replaced")
+
+
+def _finish(name: str, folder: int, mode: int) -> None:
+    """Set a written file's mode and sync it to disk."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EPERM, "it is no regular file")
         os.fchmod(descriptor, mode)
         os.fsync(descriptor)
     finally:
@@ -83,11 +146,3 @@ def write_text_atomically(path: Path, text: str) -> None:
     """Write a UTF-8 file atomically, see `replacing`; what is not UTF-8 is escaped."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

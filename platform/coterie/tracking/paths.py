@@ -93,6 +93,20 @@ def check_ours(key: str, folder: Path) -> None:
         )
 
 
+def check_replaceable(key: str, path: Path) -> None:
+    """Refuse to write to what is no regular file, such as a link, a device or a folder.
+
+    Raises:
+        ConfigError: If something of that kind is there.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ConfigError(
+                f"{key}={path}: there is something else than a file, such as a link, a device or a "
+                "folder; choose another name."
+            )
+
+
 def make_private(folder: Path) -> None:
     """Make a folder that only its owner can enter, or close one that others could."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,9 @@
 """Pictures that cannot be read: all are named at once, or left out and listed."""
 
+import io
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -120,3 +123,45 @@ def test_a_path_with_a_zero_byte_is_a_picture_that_cannot_be_opened(tmp_path):
     (tmp_path / "list.csv").write_bytes(b"path\n1.png\na\0b.png\n")
     with pytest.raises(DataError, match=r"cannot be opened \(embedded null byte\)"):
         arrays(Manifest, tmp_path / "list.csv")
+
+
+def tiled(width, length):
+    """A TIFF of 16 × 16 pixels in one tile of a size."""
+    content = zlib.compress(bytes(256))
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1}
+    tags |= {322: width, 323: length, 324: 8, 325: len(content)}
+    file = b"II*\0" + struct.pack("<I", 8 + len(content)) + content
+    file += struct.pack("<H", len(tags))
+    return file + b"".join(struct.pack("<HHII", tag, 4, 1, tags[tag]) for tag in tags) + bytes(4)
+
+
+def scanned(scans):
+    """A progressive JPEG of 4 million pixels whose last scan comes so many times."""
+    file = io.BytesIO()
+    Image.new("L", (2000, 2000), 128).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content.rindex(b"\xff\xc4", 0, content.rindex(b"\xff\xda"))
+    return content[:-2] + content[last:-2] * scans + content[-2:]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (tiled(65536, 32752), "has tiles of 2,146 million pixels; save it again"),
+        (scanned(1100), "scans of 4 million pixels; save it again"),
+    ],
+    ids=["tiles", "scans"],
+)
+def test_a_picture_that_takes_far_more_than_its_pixels_is_refused(tmp_path, content, told):
+    (tmp_path / "x.jpg").write_bytes(content)
+    with pytest.raises(DataError, match=told):
+        arrays(ImageFolder, tmp_path)
+
+
+@pytest.mark.parametrize("content", [tiled(256, 256), scanned(20)], ids=["tiles", "scans"])
+def test_a_tile_larger_than_its_picture_and_some_scans_are_usual(tmp_path, content):
+    (tmp_path / "x.jpg").write_bytes(content)
+    try:
+        arrays(ImageFolder, tmp_path)
+    except DataError as error:
+        assert "million pixels" not in str(error)  # noqa: PT017

@@ -108,3 +108,16 @@ def test_mnist_grows_to_a_limit(tmp_path, little):
 def test_strange_shapes_of_mnist_are_refused(tmp_path, shape):
     write_mnist(tmp_path, bytes, "", shape)
     assert "idx3-ubyte" in refusal(MNIST, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(MNIST, "MNIST/raw/train-images-idx3-ubyte"), (SVHN, "train_32x32.mat")]
+)
+def test_a_file_with_holes_is_not_read_into_memory(tmp_path, cls, name):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for half in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        path.with_name(f"{half}-ubyte").touch()
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert "it has more than 2 GiB" in refusal(cls, tmp_path)

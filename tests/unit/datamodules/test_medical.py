@@ -274,3 +274,32 @@ def pages_in_a_loop():
 def test_pages_of_a_tiff_in_a_loop_end(frame):
     with pytest.raises(DataError, match=r"x is a picture that cannot be read .its pages"):
         decode(pages_in_a_loop(), "x", PixelFormat(mode="all", frame=frame))
+
+
+def packed_scan(frame_size, told, kind="JPEG2000"):
+    """A DICOM file whose compressed picture has another size than the file says."""
+    frame = io.BytesIO()
+    Image.new("L", frame_size).save(frame, kind)
+    data = pydicom.dcmread(io.BytesIO(scan(np.zeros(told[::-1], np.uint16))))
+    syntax = {"JPEG2000": "1.2.840.10008.1.2.4.90", "JPEG": "1.2.840.10008.1.2.4.50"}[kind]
+    data.file_meta.TransferSyntaxUID = pydicom.uid.UID(syntax)
+    data.BitsAllocated, data.BitsStored, data.HighBit = 8, 8, 7
+    data.PixelData = pydicom.encaps.encapsulate([frame.getvalue()])
+    data["PixelData"].VR, data["PixelData"].is_undefined_length = "OB", True
+    file = io.BytesIO()
+    data.save_as(file, enforce_file_format=True)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG2000", "JPEG"])
+def test_a_compressed_picture_of_another_size_is_not_decoded(kind):
+    assert shown(packed_scan((16, 12), (16, 12), kind)).shape == (12, 16)
+    with pytest.raises(DataError, match="its picture is of 3000×2000 pixels, and it says 16×12"):
+        shown(packed_scan((3000, 2000), (16, 12), kind))
+
+
+def test_what_pydicom_writes_in_its_log_is_not_told_twice(caplog):
+    damaged = packed_scan((64, 48), (64, 48)).replace(b"\xff\x93", b"\xff\x00")
+    with pytest.raises(DataError, match="cannot be read"):
+        shown(damaged)
+    assert not [record for record in caplog.records if record.name.startswith("pydicom")]
