@@ -118,6 +118,8 @@ def check_data(data: DataSet[Any], out: Path) -> Report:
 
 
 def _write_tables(report: Report, out: Path) -> None:
+    for name in (UNREADABLE, DUPLICATES):  # of another data set
+        (out / name).unlink(missing_ok=True)
     bad = [one for half in report.halves.values() for one in half.bad]
     if bad:
         write_skipped(out / UNREADABLE, bad)

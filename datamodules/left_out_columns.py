@@ -14,6 +14,8 @@ Cells = Callable[[str], Any]
 """Returns the first cells of a column, as an Arrow array."""
 TEXT = frozenset({"string", "large_string", "string_view"})
 """Arrow's types of text."""
+_HEADER = 1
+"""Lines above the first row of CSV."""
 _LOOKED_AT = 10_000
 """Rows of a column of texts that are looked at for numbers."""
 
@@ -59,7 +61,7 @@ def type_of(field: Any, cells: Cells | None, *, shown: bool = False) -> str:
     row, cell = texts[0]
     example = repr(printable(cell)[:40]) if shown else "text"
     if 2 * len(texts) < len(filled):
-        return f"numbers, but {example} in row {row:,}"
+        return f"numbers, but {example} in line {row + _HEADER + 1:,}"
     return f"text, such as {example}" if shown else "text"
 
 

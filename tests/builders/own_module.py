@@ -89,6 +89,13 @@ class Data(lightning.LightningDataModule):
         return batch[0] * 2, batch[1]
 
 
+class Annotated(Lit):
+    """One whose hyperparameters say of what type they are."""
+
+    def __init__(self, lr: float = 0.05, gamma: float | None = None, name: str = "x"):
+        super().__init__(lr, gamma or 0.5)
+
+
 def federated(folder, module=None, data=None, **keys):
     """The result of a small run in this process."""
     torch.manual_seed(0)

@@ -258,6 +258,14 @@ REFUSED = [
     ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
     (
+        "logger=wandb",
+        "logger=wandb: there is no such key here; give tracking=NAME, or several as tracking.loggers=[NAME,NAME].",
+    ),
+    (
+        "tracking.loggers=wandb",
+        "tracking.loggers=wandb: must be a list in brackets such as tracking.loggers=[wandb].",
+    ),
+    (
         "tracking=mlflow",
         "tracking=mlflow: must be one of all, csv, none, tensorboard, wandb; give a logger of Lightning by its class, as tracking.loggers='[{target: lightning.pytorch.loggers:MLFlowLogger, tracking_uri: \"sqlite:///mlflow.db\"}]'.",
     ),

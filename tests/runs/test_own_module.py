@@ -7,6 +7,7 @@ import lightning
 import pytest
 import pytorch_lightning
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.demos.boring_classes import (
     BoringModel,
     ManualOptimBoringModel,
@@ -614,3 +615,31 @@ def test_arguments_of_another_kind_or_name_are_told(tmp_path, keys, told):
 def test_the_curves_of_a_module_with_a_validation_loader_are_drawn(tmp_path):
     federated(tmp_path, rounds=2, every=1, overrides=["evaluation.figures=true"])
     assert (tmp_path / "figures" / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("how", ["early stopping", "plateau"])
+def test_a_watched_metric_that_clients_lack_is_told_with_its_remedy(tmp_path, how):
+    class Watching(Lit):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), 0.1)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"},
+            }
+
+    module = Watching() if how == "plateau" else Lit()
+    callbacks = [] if how == "plateau" else [EarlyStopping("val_loss")]
+    told = r"val_loss is watched, and clients do not log it.*holdout=0\.1[^,]*, or watch"
+    with pytest.raises(RunError, match=told) as refused:
+        federated(tmp_path / "run", module, callbacks=callbacks)
+    assert "lower that share" not in str(refused.value)
+    federated(tmp_path / "held out", module, callbacks=callbacks, holdout=0.2)
+
+
+def test_a_text_for_a_number_is_refused_before_the_run(tmp_path):
+    own = "tests.builders.own_module"
+    words = ("experiment=lightning", f"module={own}:Annotated", f"data.target={own}:Data")
+    config = compose(*words, "module.lr=high", "cluster=serial", f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(ConfigError, match=r"^module.lr=high: it is a text, and .*Annotated takes"):
+        Federation(config).run()

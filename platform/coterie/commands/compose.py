@@ -270,6 +270,12 @@ def _check_choice(group: str, choice: str) -> None:
     sought = choice if group == METHOD else choice.partition("_")[0]
     if group in (METHOD, "experiment") and sought in ELSEWHERE and choice not in known:
         raise ConfigError(f"{group}={choice}: {ELSEWHERE[sought]}.")
+    if group == "experiment" and choice not in known:
+        method, _, data = choice.partition("_")
+        if method in known and data in _choices_of("data"):
+            raise ConfigError(
+                f"{group}={choice}: there is none; give experiment={method} data={data}."
+            )
     if group == "encoder" and "/" in choice:
         raise ConfigError(
             f"{group}={choice}: give encoder=timm:NAME, which takes the hub's weights, or "

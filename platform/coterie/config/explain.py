@@ -159,8 +159,10 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
 
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
     """Join the reasons that a union's types give."""
-    if problems[0]["type"] != "literal_error" or len(problems) == 1 or reasons[0].endswith("?"):
-        return " or ".join(dict.fromkeys(reasons))
+    if problems[0]["type"] == "literal_error" and reasons[0].endswith("?"):
+        return reasons[0]
+    if problems[0]["type"] != "literal_error" or len(problems) == 1:
+        return ", or ".join(dict.fromkeys(reasons))
     others = [_TYPES.get(problem["type"], "another value") for problem in problems[1:]]
     return ", or ".join([reasons[0].rstrip("."), *dict.fromkeys(others)])
 
@@ -263,7 +265,11 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
             else f"must be above {bound:g}"
         )
     context = {name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()}
-    context |= {"key": key, "value": show(problem["input"]), "example": _example(kind, key, fields)}
+    context |= {
+        "key": key,
+        "value": show(problem["input"]),
+        "example": _example(kind, key, fields, problem["input"]),
+    }
     if kind not in _SENTENCES:
         message = str(problem["msg"])
         return message[:1].lower() + message[1:]
@@ -279,10 +285,12 @@ def _in_quotes(kind: str, text: str) -> bool:
     return kind in number and re.fullmatch("[+-]?" + number[kind], text.strip(), re.I) is not None
 
 
-def _example(kind: str, key: str, fields: Fields) -> str:
+def _example(kind: str, key: str, fields: Fields, given: Any) -> str:
     if kind == "model_type":
         return next((f"{name}=…" for name in fields if name.startswith(f"{key}.")), f"{key}.name=…")
     default = fields[key].default if key in fields else None
+    if kind == "tuple_type" and default == () and isinstance(given, str):
+        return f"{key}=[{given}]"
     fitting = {
         "int_type": int,
         "int_from_float": int,

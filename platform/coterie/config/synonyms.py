@@ -22,7 +22,6 @@ _MEANT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("seed_everything", "random_state", "random_seed"), ("seed",)),
     **dict.fromkeys(("gpus", "num_gpus"), _GPUS),
     **dict.fromkeys(("out", "output_dir", "save_dir"), ("run_dir",)),
-    **dict.fromkeys(("logger", "loggers"), ("tracking.loggers",)),
     **dict.fromkeys(("noniid", "non_iid", "non-iid"), ("dirichlet",)),
     **dict.fromkeys(("fp16", "16"), ("16-mixed",)),
     **dict.fromkeys(("fp32", "float32", "32"), ("32-true",)),
@@ -51,6 +50,9 @@ _TOLD = {
     **dict.fromkeys(("fp16", "half"), "give precision=16-mixed"),
     **dict.fromkeys(("non_iid", "noniid"), "give partition=dirichlet or another of --help"),
     **dict.fromkeys(("csv", "tensorboard", "wandb"), "give tracking=NAME"),
+    **dict.fromkeys(
+        ("logger", "loggers"), "give tracking=NAME, or several as tracking.loggers=[NAME,NAME]"
+    ),
     **dict.fromkeys(_LOGGERS, _OTHER_LOGGER),
     **dict.fromkeys(
         ("epochs", "num_epochs", "n_epochs", "max_epochs", "local_epochs"),

@@ -1,8 +1,9 @@
 """Objects of other libraries in a config: `{target: package.module:Class, argument: value, …}`."""
 
 import inspect
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BeforeValidator
 
@@ -65,12 +66,12 @@ def build_target(
 
 
 def check_arguments(
-    key: str, kind: Any, target: str, given: Collection[str]
+    key: str, kind: Any, target: str, given: Mapping[str, Any]
 ) -> Mapping[str, inspect.Parameter]:
     """Refuse arguments that a class or function does not take, and return those that it does.
 
     Raises:
-        ConfigError: Naming the nearest that it takes.
+        ConfigError: Naming the nearest that it takes; also of a text for a number.
     """
     try:
         takes = inspect.signature(kind).parameters
@@ -80,4 +81,19 @@ def check_arguments(
     for name in given if not open_ended else ():
         if name not in takes:
             raise ConfigError(f"{key}.{name}: {target} does not take it; {one_of(name, takes)}")
+    for name in _numbers(kind):
+        if isinstance(value := given.get(name), str):
+            raise ConfigError(
+                f"{key}.{name}={show(value)}: it is a text, and {target} takes a number; give one."
+            )
     return takes
+
+
+def _numbers(kind: Any) -> list[str]:
+    """Return the arguments of a class or function that are annotated as numbers alone."""
+    try:
+        hints = get_type_hints(kind if inspect.isroutine(kind) else kind.__init__)
+    except Exception:  # noqa: BLE001 - annotations may name what only type checkers know
+        return []
+    numbers = {int, float, bool, NoneType}
+    return [name for name, hint in hints.items() if {*(get_args(hint) or [hint])} <= numbers]

@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from coterie.execution.batches import share_of_steps
 from coterie.execution.trainer import LightningTrainer
 from coterie.networks.weight_files import unpickled
 
+_WATCHED = re.compile(r"conditioned on metric `?(\S+?)`? which is not available")
+"""How Lightning says that a callback or scheduler lacks the metric that it watches."""
 _REPORT, _KEPT = "coterie/report", "coterie/kept"
 """Metrics in which `_Follow` reports, since only metrics return from several devices' processes."""
 
@@ -52,7 +55,8 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
         _go_on(trainer, plan)
         if several_devices(plan.arguments):
             _drop_generators(plan.loader, plan.validation)
-        trainer.fit(module, **data_with(plan.source, plan.loader, plan.validation))
+        with _unmonitored_told(plan):
+            trainer.fit(module, **data_with(plan.source, plan.loader, plan.validation))
         module.cpu().zero_grad(set_to_none=True)
         trainer.strategy.optimizers = []  # large, and kept alive by cycles until they are collected
     logged = dict(trainer.callback_metrics)
@@ -61,6 +65,21 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
     loss = numbers({"loss": total / counted}) if counted else {}
     metrics, scheduled = loss | numbers(logged), bool(trainer.lr_scheduler_configs)
     return Trained(steps=round(steps), metrics=metrics, scheduled=scheduled, kept=kept)
+
+
+@contextmanager
+def _unmonitored_told(plan: Training) -> Iterator[None]:
+    """Name the remedy where a callback or scheduler watches a metric of validation data."""
+    try:
+        yield
+    except Exception as error:
+        watched = _WATCHED.search(str(error))
+        if watched is None or plan.validation is not None:
+            raise
+        raise ContractError(
+            f"{watched[1]} is watched, and clients do not log it, as they have no validation data; "
+            "give holdout=0.1 (on the command line method.holdout), or watch what training logs."
+        ) from error
 
 
 def score(

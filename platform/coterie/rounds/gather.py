@@ -269,6 +269,6 @@ class _Gather:
             raise RunError(
                 f"Round {number}: {len(self.done)} of {asked} clients "
                 f"succeeded, below faults.min_participation={faults.min_participation} "
-                f"(first failure: {first});{see} correct what fails, or lower that share, and go "
-                "on with resume=true."
+                f"(first failure: {first});{see} correct what fails"
+                f"{', or lower that share,' if self.done else ''} and go on with resume=true."
             )

@@ -76,7 +76,7 @@ class ConsoleView:
         """Show what runs, and start the panel."""
         self.title = title
         words = [title, *(f"{name} {value}" for name, value in details.items())]
-        for line in textwrap.wrap(" | ".join(words), self._width):
+        for line in textwrap.wrap(" | ".join(words), min(self._width, self.console.width)):
             self._print(line)
         if self.mode == "live":
             if self.console.is_jupyter:

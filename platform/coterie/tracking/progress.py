@@ -114,7 +114,8 @@ class Progress:
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
         mean = sum(losses[:-1]) / (len(losses) - 1)
-        change = round(losses[-1], 4) - round(mean, 4)
+        last, before, mean = (round(value, 4) for value in (losses[-1], losses[-2], mean))
+        change = 0.0 if last == before else last - mean  # one that stands is not falling any more
         word = " (falling)" if change < 0 else " (rising)" if change > 0 else ""
         return f"loss {losses[-1]:.4f}{word}"
 

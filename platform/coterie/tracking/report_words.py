@@ -122,7 +122,8 @@ def in_words(
     return [
         f"{clients:,} clients have trained one model together{found}.",
         f"They sent {size} to do so; coterie audit lists what it was.",
-        "Masks were on: the server could read sums over clients, and no client's own message."
+        "Masks were on: the server could read sums over clients, and no client's own message; "
+        "numbers on its training, such as its loss, each client sends unmasked."
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
         noise_in_words(spent) if spent or own_noise is None else own_noise_in_words(own_noise),

@@ -127,13 +127,13 @@ METHOD_PROBLEMS = [
     ({"name": "bad"}, "method: the name {bad} does not fit; take another one."),
     (
         {"cohort": "x"},
-        "method.cohort=x: not a number; give one such as method.cohort=1.0 or not a whole number; "
-        "give one such as method.cohort=1 or must be a list in brackets such as method.cohort=[1,2].",
+        "method.cohort=x: not a number; give one such as method.cohort=1.0, or not a whole number; "
+        "give one such as method.cohort=1, or must be a list in brackets such as method.cohort=[1,2].",
     ),
     (
         {"cohort": {"a": 1}},
-        "method.cohort={a:1}: not a number; give one such as method.cohort=1.0 or not a whole "
-        "number; give one such as method.cohort=1 or must be a list in brackets such as "
+        "method.cohort={a:1}: not a number; give one such as method.cohort=1.0, or not a whole "
+        "number; give one such as method.cohort=1, or must be a list in brackets such as "
         "method.cohort=[1,2].",
     ),
 ]

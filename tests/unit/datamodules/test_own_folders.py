@@ -427,9 +427,13 @@ def test_a_number_that_is_left_out_is_told(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("cells", "told", "without_cells"),
     [
-        (["1.5", "2", "n/a", "4"], "numbers, but 'n/a' in row 2", "numbers, but text in row 2"),
+        (["1.5", "2", "n/a", "4"], "numbers, but 'n/a' in line 4", "numbers, but text in line 4"),
         (["<0.1", "2", "", "4", "?"], "text, such as '<0.1'", "text"),
-        (["<0.1", "2", "", "4", "5"], "numbers, but '<0.1' in row 0", "numbers, but text in row 0"),
+        (
+            ["<0.1", "2", "", "4", "5"],
+            "numbers, but '<0.1' in line 2",
+            "numbers, but text in line 2",
+        ),
         (['"1,5"', '"2,5"'], "numbers with commas", "numbers with commas"),
         (["$7", "$8"], "text, such as '$7'", "text"),
     ],
@@ -452,7 +456,7 @@ def test_texts_among_numbers_are_shown(tmp_path, caplog, cells, told, without_ce
         ("age,bp\nyears,mmHg\n1,2\n3,4\n", "no column has numbers alone: age (numbers, but text"),
         (
             "age,sex\nx,m\n1,f\n3,m\n",
-            "no column has numbers alone: age (numbers, but text in row 0)",
+            "no column has numbers alone: age (numbers, but text in line 2)",
         ),
         ("a,b\nx,y\n", "data.picture_column=path: x.csv has the columns a, b; name one of them."),
     ],

@@ -188,3 +188,13 @@ def test_a_link_in_its_folder_is_replaced_and_not_followed(tmp_path):
     assert main(keys) == 0
     assert victim.read_text() == "kept"
     assert Image.open(out / "contact_sheet.png").width > 8
+
+
+def test_lists_of_another_data_set_do_not_stay(folder, tmp_path):
+    out = tmp_path / "out"
+    keys = ["data=class_folders", f"data.path={folder}", f"out={out}"]
+    main(keys)
+    lists = [*out.glob("*.csv")]
+    assert lists
+    assert main(["data=digits", f"out={out}"]) == 0
+    assert not [path for path in lists if path.exists() and path.name == "unreadable.csv"]
