@@ -33,6 +33,11 @@ def run_study(plan: StudyPlan, view: ComparisonView) -> int:
         ConfigError: If a config is refused, or a folder cannot be used.
         InterruptedRunError: If a signal stopped the runs.
     """
+    if plan.scale == "smoke":
+        view.note(
+            "scale=smoke tries whether the study runs: its data are few samples, often of another "
+            "data set than the column says, so its numbers mean nothing."
+        )
     try:
         code = _prepare(plan, view)
         return code if code == 1 else _run_cells(plan, view) or code

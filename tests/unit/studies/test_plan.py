@@ -115,7 +115,7 @@ REFUSED = {
     (
         "experiments=[cc_digits]",
         "parallel=0",
-    ): "parallel=0: must be at least 1 or must be one of auto.",
+    ): "parallel=0: must be at least 1, or must be one of auto.",
     (
         "experiments=[cc_digits]",
         "resume=true",
