@@ -5,6 +5,7 @@ caller's choice rather than a setting of the whole process. A picture stands as 
 says, as viewers show it.
 """
 
+import math
 import warnings
 from io import BytesIO
 from typing import Any
@@ -103,7 +104,8 @@ def check_effort(image: Image.Image, content: bytes) -> None:
     pixels = image.width * image.height
     if image.format == "TIFF":
         tags = image.tag_v2  # type: ignore[attr-defined]  # of TIFF
-        tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
+        sides = (tags.get(_TILE_WIDTH), tags.get(_TILE_LENGTH))
+        tile = math.prod(side if isinstance(side, int) else 0 for side in sides)
         if tile > max(pixels, _MOST_IN_TILE):
             raise UnfitPictureError(
                 f"has tiles of {tile / 1e6:,.0f} million pixels", "save it again, or take it out"

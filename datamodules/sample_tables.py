@@ -135,13 +135,14 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         schema=schema,
         rows=None,
         read=lambda _: open_csv(path, text),
-        start=lambda name: _first(open_csv(path, text).read_next_batch(), name),
+        start=lambda name: _start(open_csv(path, text), name),
     )
 
 
-def _first(rows: Any, name: str) -> Any:
-    """Return the first column of a name, which several may have."""
-    return rows.column(rows.schema.get_all_field_indices(name)[0])
+def _start(batches: Iterable[Any], name: str) -> Any:
+    """Return the first cells of a column, of several with that name the first."""
+    found = (rows.column(rows.schema.get_all_field_indices(name)[0]) for rows in batches)
+    return next(found, pa.array([], pa.string()))
 
 
 def table_batches(

@@ -417,6 +417,14 @@ def test_columns_of_one_name_are_refused_where_they_are_read():
     assert read_table("x.csv")[0].tolist() == [[1, 2]]
 
 
+def test_a_table_of_a_header_alone_holds_no_row():
+    Path("x.csv").write_text("id,a,note\n")
+    with pytest.raises(DataError, match=r"x\.csv: it (holds no row|has the columns)"):
+        read_table("x.csv")
+    with pytest.raises(DataError, match=r"x\.csv: "):
+        open_samples(Path("x.csv"), PAIRS, 2, columns=TableColumns(features=("id",)))
+
+
 FILES = "; give the files' paths as text."
 BYTES = "; give pictures' bytes, a struct with a field bytes, or name a column of paths path."
 REFUSED = {
