@@ -105,9 +105,12 @@ def _is_of_another_part(argument: str) -> bool:
 def _table(half: str, findings: "Findings") -> Table:
     table = Table("", "", title=half, show_header=False)
     table.add_row("samples", f"{findings.samples:,}")
+    from coterie.datamodules.checking import VECTOR
+
+    vectors = findings.modes.keys() == {VECTOR}
     for title, counts in (
-        ("size", findings.sizes),
-        ("mode", findings.modes),
+        ("number of features" if vectors else "size", findings.sizes),
+        ("mode", Counter() if vectors else findings.modes),
         ("class", findings.classes),
         ("client", findings.clients),
     ):

@@ -258,6 +258,10 @@ REFUSED = [
     ("evaluation.k=5", "evaluation.k=5: there is no such key; did you mean evaluation.clusters?"),
     ("gpu=1", "gpu=1: there is no such key; did you mean cluster.gpus_per_client?"),
     (
+        "experiment=concord_digits method.rounds=3",
+        "method.rounds=3: there is no such key here; this method has no number of rounds to set.",
+    ),
+    (
         "logger=wandb",
         "logger=wandb: there is no such key here; give tracking=NAME, or several as tracking.loggers=[NAME,NAME].",
     ),

@@ -48,7 +48,7 @@ def test_another_learning_rate_of_the_module_is_refused(tmp_path):
     federated(tmp_path, Lit(lr=0.05), rounds=1)
     with pytest.raises(
         ConfigError,
-        match=r"had method\.arguments\.lr=0\.05, this one has method\.arguments\.lr=0\.5",
+        match=r"had module\.lr=0\.05, this one has module\.lr=0\.5",
     ):
         federated(tmp_path, Lit(lr=0.5), rounds=2, resume=True)
 
@@ -90,7 +90,7 @@ def with_rate(value):
 
 def test_an_attribute_beside_a_hyperparameter_of_its_name_counts_too(tmp_path):
     federated(tmp_path, with_rate(0.05), rounds=1)
-    with pytest.raises(ConfigError, match=r"this one has method\.arguments\.self\.lr=5\.0"):
+    with pytest.raises(ConfigError, match=r"this one has module\.self\.lr=5\.0"):
         federated(tmp_path, with_rate(5.0), rounds=2, resume=True)
     assert federated(tmp_path, with_rate(0.05), rounds=2, resume=True).exit_code == 0
 
@@ -98,10 +98,10 @@ def test_an_attribute_beside_a_hyperparameter_of_its_name_counts_too(tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (plain(rate=0.3), r"method\.arguments\.rate=0\.1, this one has .*\.rate=0\.3"),
+        (plain(rate=0.3), r"module\.rate=0\.1, this one has .*\.rate=0\.3"),
         (
             plain(drop=0.5),
-            r"method\.arguments\.layers\.p=\[0\.2\], this one has .*=\[0\.5\]",
+            r"module\.layers\.p=\[0\.2\], this one has .*=\[0\.5\]",
         ),
     ],
 )

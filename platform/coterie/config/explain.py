@@ -201,7 +201,9 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
         return f"{key}{rest}={show(value)}: there is no such key; did you mean {further}?"
     if leaf in _NAMING and parent in _CHOSEN:
         return f"{key}={show(value)}: there is no such key; choose it by {parent}={show(value)}."
-    if (elsewhere := told(leaf)) is not None and key in (leaf, f"partition.{leaf}"):
+    elsewhere = told(leaf)
+    own = key == f"method.{leaf}" and (elsewhere or "").startswith("this method ")
+    if elsewhere is not None and (own or key in (leaf, f"partition.{leaf}")):
         return f"{key}{rest}={show(value)}: there is no such key here; {elsewhere}."
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])

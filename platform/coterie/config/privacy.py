@@ -69,3 +69,14 @@ class PrivacyConfig(Component):
     """Clients mask their contributions, and the driver reads only their sum, which is bitwise the
     same. For methods whose clients send only sums."""
     dp: DPConfig = DPConfig()
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What is on, and how, for the first lines of a run; {} if nothing is."""
+        masks = {"secure aggregation": "on"} if self.secure_aggregation else {}
+        dp = self.dp
+        if dp.clip is None:
+            return masks
+        return masks | {
+            "differential privacy": f"clip {dp.clip:g}, noise {dp.noise_multiplier or 0:g}"
+        }

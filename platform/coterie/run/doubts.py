@@ -136,7 +136,7 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
         remedy = _without(np.asarray(data.samples[:_ROWS]), data.features, widest) or scaled
     name = data.features[widest] if data.features else f"column {widest + 1}"
     raise DataError(
-        f"data={data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
+        f"{data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
         f"method's exact sums take at most {LIMIT}; {remedy}."
     )
 

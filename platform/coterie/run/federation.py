@@ -242,6 +242,7 @@ class Federation:
             "clients": str(len(workload.parts)),
             "backend": self._config.cluster.backend,
             "seed": str(self._config.seed),
+            **self._config.privacy.words,
             "into": str(directory.path),
         }
         if data.skipped:

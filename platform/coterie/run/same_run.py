@@ -1,5 +1,6 @@
 """Checks that a config may resume a stored run: every key that changes its bits must agree."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,7 +67,8 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
             if _raised(key, then, now, config):
                 extensions.append(f"{key} rises from {then[key]} to {now[key]}")
                 continue
-            was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
+            told = _as_given(key)
+            was, is_ = (f"{told}={d[key]}" if key in d else f"no {told}" for d in (then, now))
             raise ConfigError(
                 f"resume=true: the checkpoint's run had {was}, this one has {is_}; give the same "
                 "config, or another run_dir."
@@ -96,6 +98,13 @@ def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
 def other_callbacks(stored: Mapping[str, Any], config: RunConfig) -> bool:
     """Return whether the config names other callbacks than a stored run's."""
     return bool(_plain(stored.get("callbacks", [])) != _plain(dump_config(config)["callbacks"]))
+
+
+def _as_given(key: str) -> str:
+    """Return a key as a user gives it: arguments of a class of theirs have short ones."""
+    for section, short in (("method", "module"), ("data", "data")):
+        key = re.sub(rf"^{section}\.arguments\.", f"{short}.", key)
+    return key
 
 
 def _importance(key: str) -> tuple[bool, bool, int, str]:

@@ -34,6 +34,7 @@ from coterie.config import (
 from coterie.config.component import NestedComponent
 from coterie.config.explain import one_of, show
 from coterie.config.loading import check_keys, load_component
+from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.errors import ConfigError
 
 
@@ -474,3 +475,12 @@ def test_the_engines_keys_are_refused_alike_without_the_components():
 
 def test_names_that_hold_commas_are_told_apart():
     assert one_of("x", ["a, b", "c"]) == "must be one of 'a, b', c."
+
+
+def test_what_protects_clients_is_told_in_words() -> None:
+    noise = DPConfig(clip=1, noise_multiplier=4.25)
+    assert PrivacyConfig().words == {}
+    assert PrivacyConfig(secure_aggregation=True, dp=noise).words == {
+        "secure aggregation": "on",
+        "differential privacy": "clip 1, noise 4.25",
+    }

@@ -126,7 +126,10 @@ def test_vectors_have_no_sheet(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", samples=np.ones((3, 5)))
     out = tmp_path / "check"
     assert main(["data=npz", f"data.path={tmp_path / 'x.npz'}", f"out={out}"]) == 0
-    assert "3 samples" not in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "3 samples" not in shown.err
+    assert "number of features" in shown.out
+    assert "mode" not in shown.out
     assert [path.name for path in out.iterdir()] == ["duplicates.csv"]
 
 

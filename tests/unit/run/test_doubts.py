@@ -132,7 +132,7 @@ def test_ranges_that_are_given_stay_in_what_is_proposed():
 def test_columns_that_exact_sums_cannot_hold_are_refused_before_the_run(experiment):
     config, data = table(np.array([[600.0, 1], [601.0, -700]]), experiment=experiment)
     config = config.model_copy(update={"encoder": Raw()})
-    told = r"^data=t: b has a value of magnitude 700, .* at most 512; give 'data.feature_ranges={a"
+    told = r"^t: b has a value of magnitude 700, .* at most 512; give 'data.feature_ranges={a"
     with pytest.raises(DataError, match=told):
         check_range(config, data)
     with pytest.raises(DataError, match=r"column 2 has a value of magnitude 700.*like scales"):
