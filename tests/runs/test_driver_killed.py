@@ -97,10 +97,10 @@ WRITTEN = [
 def killed_at_the_disk(run_dir, name):
     """As `train`, but killed while half of this file of the run directory waits for the disk."""
     fsync, path = os.fsync, run_dir / name
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    half = f".coterie-{os.getpid()}-*.tmp/{path.name}"
 
     def die(descriptor):
-        if half.exists():
+        if [*path.parent.glob(half)]:
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(descriptor)
 

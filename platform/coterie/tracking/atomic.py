@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-import shutil
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,16 +11,11 @@ from pathlib import Path
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)  # it can only be read by setting it
-_HALF = re.compile(r"\..+\.(\d+)\.tmp")
-
-
-def temporary_name(path: Path) -> Path:
-    """Return the hidden folder beside `path` in which it is written before it is renamed."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+_HALF = re.compile(r"\.coterie-(\d+)-[0-9a-f]{16}\.tmp")
 
 
 def is_half(path: Path) -> bool:
-    """Return whether this is a name of `temporary_name`."""
+    """Return whether this is the name of a temporary folder of `replacing`."""
     return _HALF.fullmatch(path.name) is not None
 
 
@@ -57,8 +52,8 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     try:
         with _opened_folder(path.parent) as parent:
             _check_replaceable(path.name, parent)
-            with _private_folder(temporary_name(path).name, parent) as folder:
-                yield _path_of(folder, temporary_name(path)) / path.name
+            with _private_folder(parent) as (name, folder):
+                yield _path_of(folder, path.with_name(name), parent) / path.name
                 _finish(path.name, folder, 0o600 if private else 0o666 & ~_UMASK)
                 os.replace(path.name, path.name, src_dir_fd=folder, dst_dir_fd=parent)
             os.fsync(parent)  # otherwise a power cut may undo the renaming
@@ -79,30 +74,27 @@ def _opened_folder(path: Path | str, parent: int | None = None) -> Iterator[int]
 
 
 @contextmanager
-def _private_folder(name: str, parent: int) -> Iterator[int]:
-    """Make and open a folder that only this user can enter, and remove it afterwards."""
-    _remove(name, parent)
+def _private_folder(parent: int) -> Iterator[tuple[str, int]]:
+    """Make and open a folder that only this user can enter, and remove it afterwards.
+
+    Whoever owns the parent may have put another folder of this user's in its place, so it has to be
+    empty, and nothing but what was written here is removed.
+    """
+    name = f".coterie-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     os.mkdir(name, 0o700, dir_fd=parent)
-    try:
-        with _opened_folder(name, parent) as folder:
-            status = os.fstat(folder)
-            if status.st_mode & 0o077 or status.st_uid != _own_id(folder):
-                raise OSError(errno.EPERM, "another user has replaced a folder in it")
-            yield folder
+    with _opened_folder(name, parent) as folder:
+        made = os.fstat(folder)
+        filled = os.listdir(folder)  # noqa: PTH208 - of a descriptor
+        if filled or made.st_mode & 0o077 or made.st_uid != _own_id(folder):
+            raise OSError(errno.EPERM, "another user has replaced a folder in it")
+        try:
+            yield name, folder
+        finally:
             for left in os.listdir(folder):  # noqa: PTH208 - of a descriptor
                 os.unlink(left, dir_fd=folder)
-    finally:
-        _remove(name, parent)
-
-
-def _remove(name: str, parent: int) -> None:
-    """Remove a temporary file or folder, without following links."""
-    with suppress(FileNotFoundError):
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode):
-            shutil.rmtree(name, dir_fd=parent)
-        else:
-            os.unlink(name, dir_fd=parent)
+            with suppress(FileNotFoundError):  # it has been moved
+                if os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino == made.st_ino:
+                    os.rmdir(name, dir_fd=parent)
 
 
 def _own_id(folder: int) -> int:
@@ -115,10 +107,17 @@ def _own_id(folder: int) -> int:
         os.unlink(".owner", dir_fd=folder)
 
 
-def _path_of(folder: int, path: Path) -> Path:
-    """Return a path of an open folder that leads there whatever is renamed, where there is one."""
+def _path_of(folder: int, path: Path, parent: int) -> Path:
+    """Return a path of an open folder that leads there whatever is renamed.
+
+    Where the system has none, the folder's own path will do if nobody else owns the parent.
+    """
     held = Path(f"/proc/self/fd/{folder}")
-    return held if held.is_dir() else path
+    if held.is_dir():
+        return held
+    if os.fstat(parent).st_uid not in {0, os.fstat(folder).st_uid}:
+        raise OSError(errno.EPERM, "it is another user's, which is not safe without /proc")
+    return path
 
 
 def _check_replaceable(name: str, parent: int) -> None:

@@ -118,7 +118,8 @@ class RunDirectory:
         """Delete temporary files of killed processes; the caller must hold the lock."""
         for path in self.path.rglob(".*.tmp"):
             if is_left(path):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                folder = path.is_dir() and not path.is_symlink()
+                shutil.rmtree(path) if folder else path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Delete what a refused run has made in a folder from `create`."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
 from coterie.tracking import paths, run_directory
-from coterie.tracking.atomic import temporary_name, write_text_atomically
+from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.paths import check_contained
@@ -212,8 +212,8 @@ def test_only_what_dead_processes_left_is_swept(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / "runs").mkdir()
-    left = tmp_path / "runs" / f".summary.json.{dead.pid}.tmp"
-    living = tmp_path / "runs" / f".summary.json.{os.getppid()}.tmp"
+    left = tmp_path / "runs" / f".coterie-{dead.pid}-{'0' * 16}.tmp"
+    living = tmp_path / "runs" / f".coterie-{os.getppid()}-{'0' * 16}.tmp"
     for path in (left, living):
         path.touch()
     RunDirectory(tmp_path).sweep()
@@ -233,13 +233,15 @@ def test_a_lock_that_is_a_link_empties_no_file(tmp_path):
     assert mine.read_text() == "mine"
 
 
-def test_a_link_at_the_temporary_path_is_not_followed(tmp_path):
-    mine = tmp_path / "mine"
-    mine.write_text("mine")
-    path = tmp_path / "config.yaml"
-    temporary_name(path).symlink_to(mine)
-    write_text_atomically(path, "a: 1\n")
-    assert (path.read_text(), mine.read_text()) == ("a: 1\n", "mine")
+def test_a_link_called_as_a_temporary_folder_is_removed_alone(tmp_path):
+    kept = tmp_path / "model" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    link = tmp_path / f".coterie-{2**22 + 1}-{'0' * 16}.tmp"
+    link.symlink_to(kept.parent)
+    RunDirectory(tmp_path).sweep()
+    assert kept.exists()
+    assert not link.is_symlink()
 
 
 @pytest.mark.parametrize("place", ["wandb", "runs/kfed,seed=0/wandb", "evaluation-round-3/wandb"])
