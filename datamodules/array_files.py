@@ -67,8 +67,8 @@ def open_array(path: Path, name: str) -> NDArray[Any] | StoredRows:
             check_rows(shape[0] if shape else 1, path.stat().st_size)
             if math.prod(shape) * dtype.itemsize > entry.file_size:
                 raise ValueError(f"its array of shape {shape} is cut short")
-            with np.load(path, allow_pickle=False) as file:
-                return np.asarray(file[name])
+            with archive.open(entry) as member:
+                return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
         with archive.open(entry) as member:  # reading to the end checks the checksum
             while member.read(_BLOCK):
                 pass

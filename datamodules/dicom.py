@@ -6,6 +6,7 @@ is inverted. Colours are converted to RGB.
 """
 
 import logging
+import struct
 import zlib
 from contextlib import suppress
 from io import BytesIO
@@ -22,9 +23,10 @@ from coterie.datamodules.decoding_memory import Room, in_parts
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
     UnfitPictureError,
-    check_effort,
     check_pixels,
+    check_scans,
     choose_frame,
+    jpeg_segments,
 )
 from coterie.errors import DataError
 
@@ -32,6 +34,9 @@ Levels = tuple[float, float]
 """Grey levels that become black and white."""
 
 _PREAMBLE, _PREFIX = 128, 16
+_JPEG = b"\xff\xd8"
+_JPEG_FRAMES = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
+"""Segments of a JPEG, or JPEG-LS, that have its size."""
 _COPIES = 24
 """Bytes that a number takes besides, as decimal numbers between the steps."""
 
@@ -135,19 +140,36 @@ def _check_frame(file: Any, frames: int, chosen: int) -> None:
         return
     from pydicom.encaps import get_frame
 
+    places = [file.get(name) for name in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths")]
+    packed = get_frame(
+        file.PixelData,
+        chosen,
+        number_of_frames=frames,
+        extended_offsets=None if None in places else (places[0], places[1]),
+    )
+    size = _size_of(packed)
+    if size is not None and size != (file.Columns, file.Rows):
+        raise ValueError(
+            f"its picture is of {size[0]}×{size[1]} pixels, and it says {file.Columns}×{file.Rows}"
+        )
+    if packed.startswith(_JPEG):
+        check_scans(packed, int(file.Columns) * int(file.Rows))
+
+
+def _size_of(packed: bytes) -> tuple[int, int] | None:
+    """Return the width and height of a JPEG or JPEG 2000; None of RLE, which has none itself."""
+    if packed.startswith(_JPEG):
+        for kind, start in jpeg_segments(packed):
+            if kind in _JPEG_FRAMES:
+                height, width = struct.unpack(">HH", packed[start + 1 : start + 5])
+                return width, height
+        raise ValueError("it holds a JPEG without a size")
     Image.init()
-    packed = get_frame(file.PixelData, chosen, number_of_frames=frames)
-    for name in ("JPEG", "JPEG2000"):  # others are not decoded by such a size
-        factory, accept = Image.OPEN[name]
-        if accept is not None and accept(packed[:_PREFIX]) is True:
-            image = factory(BytesIO(packed), "")
-            check_effort(image, packed)
-            width, height = image.size
-            if (width, height) != (file.Columns, file.Rows):
-                raise ValueError(
-                    f"its picture is of {width}×{height} pixels, and it says "
-                    f"{file.Columns}×{file.Rows}"
-                )
+    factory, accept = Image.OPEN["JPEG2000"]
+    if accept is None or accept(packed[:_PREFIX]) is not True:
+        return None
+    width, height = factory(BytesIO(packed), "").size
+    return width, height
 
 
 def _count_frames(file: Any) -> int:

@@ -6,7 +6,9 @@ says, as viewers show it.
 """
 
 import math
+import re
 import warnings
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -32,8 +34,11 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323
 """Tags of TIFF."""
 _MOST_IN_TILE = 1 << 24
 """Pixels of a tile that is larger than its picture, at most."""
-_SCAN = b"\xff\xda"
-"""What begins each scan of a JPEG."""
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
+"""What begins each segment of a JPEG; it does not occur in the data of a scan."""
+_SCAN, _END = 0xDA, 0xD9
+_ALONE = frozenset({0x01, 0xD8})
+"""Markers without a content."""
 _MOST_SCANNED = 20 * MAX_PIXELS
 """Pixels that the scans of a progressive JPEG go over, at most; encoders write about ten scans."""
 _ORIENTATION, _UPRIGHT = 0x0112, 1
@@ -98,8 +103,7 @@ def check_effort(image: Image.Image, content: bytes) -> None:
     """Refuse a picture that takes far more to decode than its pixels.
 
     Raises:
-        UnfitPictureError: If its tiles are far larger than it, or its scans, of which each goes
-            over all pixels, are too many.
+        UnfitPictureError: If its tiles are far larger than it, or its scans are too many.
     """
     pixels = image.width * image.height
     if image.format == "TIFF":
@@ -111,12 +115,34 @@ def check_effort(image: Image.Image, content: bytes) -> None:
                 f"has tiles of {tile / 1e6:,.0f} million pixels", "save it again, or take it out"
             )
     if image.info.get("progressive"):
-        scans = content.count(_SCAN)
-        if scans * pixels > _MOST_SCANNED:
-            raise UnfitPictureError(
-                f"has {scans:,} scans of {pixels / 1e6:,.0f} million pixels",
-                "save it again, or take it out",
-            )
+        check_scans(content, pixels)
+
+
+def check_scans(content: bytes, pixels: int) -> None:
+    """Refuse a progressive JPEG whose scans, of which each goes over all pixels, are too many.
+
+    Raises:
+        UnfitPictureError: If so.
+    """
+    scans = sum(kind == _SCAN for kind, _ in jpeg_segments(content))
+    if scans * pixels > _MOST_SCANNED:
+        raise UnfitPictureError(
+            f"has {scans:,} scans of {pixels / 1e6:,.0f} million pixels",
+            "save it again, or take it out",
+        )
+
+
+def jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the kind of each segment of a JPEG and where its content begins, up to its end.
+
+    What may follow its end, such as a phone's video, is no part of it.
+    """
+    place = 2
+    while (found := _MARKER.search(content, place)) and content[found.end() - 1] != _END:
+        kind, place = content[found.end() - 1], found.end()
+        yield kind, place + 2
+        if kind not in _ALONE:
+            place += int.from_bytes(content[place : place + 2])
 
 
 def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:

@@ -158,7 +158,11 @@ def test_a_picture_that_takes_far_more_than_its_pixels_is_refused(tmp_path, cont
         arrays(ImageFolder, tmp_path)
 
 
-@pytest.mark.parametrize("content", [tiled(256, 256), scanned(20)], ids=["tiles", "scans"])
+@pytest.mark.parametrize(
+    "content",
+    [tiled(256, 256), scanned(20), scanned(1) + b"\xff\xda\0\2" * 2000],
+    ids=["tiles", "scans", "a video behind it"],
+)
 def test_a_tile_larger_than_its_picture_and_some_scans_are_usual(tmp_path, content):
     (tmp_path / "x.jpg").write_bytes(content)
     try:

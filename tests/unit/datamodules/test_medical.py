@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, TiffImagePlugin
 
 from coterie.datamodules.decoding import PixelFormat, decode
+from coterie.datamodules.dicom import _size_of
 from coterie.datamodules.folders import ImageFolder
 from coterie.datamodules.resize import fit_images, resize_images
 from coterie.errors import DataError
@@ -303,3 +304,36 @@ def test_what_pydicom_writes_in_its_log_is_not_told_twice(caplog):
     with pytest.raises(DataError, match="cannot be read"):
         shown(damaged)
     assert not [record for record in caplog.records if record.name.startswith("pydicom")]
+
+
+@pytest.mark.parametrize("table", ["none", "of frames", "of other frames"])
+def test_the_frame_that_is_looked_at_is_the_one_that_is_decoded(table):
+    """An extended table of offsets goes before the order of the fragments."""
+    fragments = []
+    for size in ((16, 12), (3000, 2000)):
+        frame = io.BytesIO()
+        Image.new("L", size).save(frame, "JPEG")
+        fragments.append(frame.getvalue() + bytes(len(frame.getvalue()) % 2))
+    data = pydicom.dcmread(io.BytesIO(packed_scan((16, 12), (16, 12), "JPEG")))
+    data.NumberOfFrames = 2
+    data.PixelData = pydicom.encaps.encapsulate(fragments, has_bot=False)
+    data["PixelData"].VR, data["PixelData"].is_undefined_length = "OB", True
+    if table != "none":
+        order = [0, 1] if table == "of frames" else [1, 0]
+        places, lengths = (0, len(fragments[0]) + 8), [*map(len, fragments)]
+        data.ExtendedOffsetTable = struct.pack("<2Q", *(places[n] for n in order))
+        data.ExtendedOffsetTableLengths = struct.pack("<2Q", *(lengths[n] for n in order))
+    file = io.BytesIO()
+    data.save_as(file, enforce_file_format=True)
+    if table == "of other frames":
+        with pytest.raises(DataError, match="its picture is of 3000×2000 pixels"):
+            shown(file.getvalue(), frame=0)
+    else:
+        assert shown(file.getvalue(), frame=0).shape == (12, 16)
+
+
+@pytest.mark.parametrize("marker", [0xC1, 0xC3, 0xF7], ids=["extended", "lossless", "JPEG-LS"])
+def test_other_kinds_of_jpeg_say_their_size_too(marker):
+    """Plugins of pydicom decode them, and Pillow cannot open them."""
+    frame = struct.pack(">HBBHBHHB", 0xFFD8, 0xFF, marker, 11, 12, 480, 640, 1) + bytes(99)
+    assert _size_of(frame) == (640, 480)
