@@ -18,7 +18,13 @@ from PIL import Image, UnidentifiedImageError
 from coterie.config.regular_files import open_regular
 from coterie.datamodules.decoding_memory import Room, bytes_of, tiles
 from coterie.datamodules.dicom import Levels, is_dicom, read_dicom
-from coterie.datamodules.grey_levels import deep_levels, eight_bits, tiff_bits, white_is_zero
+from coterie.datamodules.grey_levels import (
+    deep_levels,
+    eight_bits,
+    tiff_bits,
+    tiff_tag,
+    white_is_zero,
+)
 from coterie.datamodules.many_channels import is_tiff, read_tiff
 from coterie.datamodules.picture_files import (
     MAX_PIXELS,
@@ -69,6 +75,8 @@ _KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
 """Modes that `mode=all` keeps; others become RGB."""
 _MOST_BYTES = 1 << 31
 """Bytes of a picture's file, at most."""
+_CHANNELS = 277
+"""Tag of TIFF."""
 _CLEAR = 16
 """Alpha below which a pixel counts as transparent."""
 _LEVELS = {"black": 0, "white": 255}
@@ -231,7 +239,7 @@ def _stored_levels(content: bytes, pixel_format: PixelFormat, room: Room) -> NDA
     except UnidentifiedImageError:
         frame, most = pixel_format.frame, pixel_format.max_pixels
         return read_tiff(content, frame, most, room) if is_tiff(content) else None
-    if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
+    if is_tiff(content) and _is_partial(image, pixel_format.mode):
         return read_tiff(content, pixel_format.frame, pixel_format.max_pixels, room)
     if not image.mode.startswith(("I", "F")):
         return None
@@ -270,7 +278,7 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
         if not is_tiff(content):
             raise
         return _many(content, pixel_format, room)
-    if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
+    if is_tiff(content) and _is_partial(image, pixel_format.mode):
         return _many(content, pixel_format, room)
     given = 1 if pixel_format.mode == "L" else 3
     room.take(image.width * image.height * (bytes_of(image) + _COPIES * given))
@@ -287,6 +295,14 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
         return decoded._replace(held=held)
     upright = turned(decoded.pixels.transpose(1, 2, 0), held).transpose(2, 0, 1)
     return decoded._replace(pixels=upright, shape=upright.shape[1:], held=held)
+
+
+def _is_partial(image: Image.Image, mode: Mode) -> bool:
+    """Return whether Pillow would give a part of a TIFF alone: 8 bits of each, or some channels."""
+    known, channels = len(image.getbands()), tiff_tag(image, _CHANNELS, 1)
+    return (known > 1 and tiff_bits(image) > 8) or (
+        channels > known and (known == 1 or mode == "all")
+    )
 
 
 def _many(content: bytes, pixel_format: PixelFormat, room: Room) -> Decoded:

@@ -31,7 +31,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     try:
         content = _unzipped(path) if path.suffix == ".gz" else read_whole(path)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, MemoryError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:3] != bytes((0, 0, _UINT8)) or content[3] > _DIMENSIONS:
         raise DataError(f"{path} is not an IDX file of unsigned bytes; fetch it again.")

@@ -487,3 +487,27 @@ def test_a_refusal_of_several_names_the_keys_that_would_read_them(tmp_path):
     assert "data.frame" in told
     assert "data.max_pixels" in told
     assert "repair them or take them out" in told
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("bands", [2, 3, 5, 10])
+def test_no_band_of_a_grey_tiff_is_dropped(bands, kind, compression):
+    """Band after band, as geographers write them; Pillow would give the first."""
+    values = np.random.default_rng(0).integers(0, 256, (bands, 9, 7)).astype(kind)
+    file = io.BytesIO()
+    keys = {"photometric": "minisblack", "planarconfig": "separate", "compression": compression}
+    tifffile.imwrite(file, values, **keys)
+    levels = None if kind == np.uint8 else (0.0, 255.0)
+    found = decode(file.getvalue(), "x.tif", PixelFormat(mode="all", levels=levels)).pixels
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "all"])
+def test_channels_beside_colours_are_kept_if_all_are_asked_for(mode):
+    values = np.random.default_rng(0).integers(0, 256, (9, 7, 5), dtype=np.uint8)
+    file = io.BytesIO()
+    tifffile.imwrite(file, values, photometric="rgb", planarconfig="contig")
+    found = decode(file.getvalue(), "x.tif", PixelFormat(mode=mode)).pixels
+    kept = values if mode == "all" else values[..., :3]
+    np.testing.assert_array_equal(found, kept.transpose(2, 0, 1))
