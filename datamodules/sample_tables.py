@@ -36,7 +36,6 @@ _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 CLIENT = "client"
 """The column of the samples' clients."""
 _TOLD = frozenset({"label", CLIENT, "cluster", "confidence"})
-"""Columns of which everybody knows that they are no features."""
 _NO_FEATURES = frozenset({*_NAMES, *_TOLD, "sample"})
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
 """What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
