@@ -492,14 +492,15 @@ def test_a_refusal_of_several_names_the_keys_that_would_read_them(tmp_path):
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 @pytest.mark.parametrize("bands", [2, 3, 5, 10])
-def test_no_band_of_a_grey_tiff_is_dropped(bands, kind, compression):
+@pytest.mark.parametrize("mode", ["RGB", "all"])
+def test_no_band_of_a_grey_tiff_is_dropped(mode, bands, kind, compression):
     """Band after band, as geographers write them; Pillow would give the first."""
     values = np.random.default_rng(0).integers(0, 256, (bands, 9, 7)).astype(kind)
     file = io.BytesIO()
     keys = {"photometric": "minisblack", "planarconfig": "separate", "compression": compression}
     tifffile.imwrite(file, values, **keys)
     levels = None if kind == np.uint8 else (0.0, 255.0)
-    found = decode(file.getvalue(), "x.tif", PixelFormat(mode="all", levels=levels)).pixels
+    found = decode(file.getvalue(), "x.tif", PixelFormat(mode=mode, levels=levels)).pixels
     np.testing.assert_array_equal(found, values)
 
 
