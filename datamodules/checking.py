@@ -16,8 +16,6 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.csv_text import csv_text
 from coterie.tracking.skipped import write_skipped
 
-VECTOR = "vector"
-"""The mode of samples that are no pictures."""
 UNREADABLE, DUPLICATES, SHEET = "unreadable.csv", "duplicates.csv", "contact_sheet.png"
 
 
@@ -51,7 +49,7 @@ class Findings:
             return
         self.samples += 1
         self.sizes["×".join(map(str, looked.shape))] += 1
-        self.modes[looked.mode or VECTOR] += 1
+        self.modes[looked.mode or "vector"] += 1
         self.tally.merge(looked.tally)
         if source.labels is not None:
             label = int(source.labels[looked.row])

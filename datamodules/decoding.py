@@ -2,7 +2,7 @@
 
 Pictures of another mode are converted, and stand as their EXIF orientation says. Transparent pixels
 get a ground. Levels of more than 8 bits are scaled, as `coterie.datamodules.grey_levels` says.
-Pictures of two, or of five and more channels keep them.
+Grey pictures of several channels keep them, and the mode `all` keeps every channel of any picture.
 """
 
 import os

@@ -105,9 +105,7 @@ def _is_of_another_part(argument: str) -> bool:
 def _table(half: str, findings: "Findings") -> Table:
     table = Table("", "", title=half, show_header=False)
     table.add_row("samples", f"{findings.samples:,}")
-    from coterie.datamodules.checking import VECTOR
-
-    vectors = findings.modes.keys() == {VECTOR}
+    vectors = findings.modes.keys() == {"vector"}
     for title, counts in (
         ("number of features" if vectors else "size", findings.sizes),
         ("mode", Counter() if vectors else findings.modes),

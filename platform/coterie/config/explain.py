@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from coterie.config.synonyms import letter, meant, told
+from coterie.config.synonyms import LOGGERS, letter, meant, told
 
 Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
@@ -74,7 +74,7 @@ def one_of(word: str, options: Iterable[str]) -> str:
     shown = ", ".join(f"'{name}'" if "," in name else name for name in names)
     if close:
         return f"must be one of {shown}; did you mean {close}?"
-    elsewhere = told(word) if "wandb" in names else None
+    elsewhere = told(word) if word in LOGGERS and "wandb" in names else None
     return f"must be one of {shown}" + (f"; {elsewhere}." if elsewhere else ".")
 
 

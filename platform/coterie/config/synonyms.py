@@ -39,7 +39,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "gpu": ("cuda", *_GPUS),
     "lr": ("method.learning_rate",),
 }
-_LOGGERS = ("comet", "mlflow", "neptune")
+LOGGERS = ("comet", "mlflow", "neptune")
 """Trackers that Lightning has loggers of, besides those that `tracking` names."""
 _OTHER_LOGGER = (
     "give a logger of Lightning by its class, as tracking.loggers="
@@ -53,7 +53,7 @@ _TOLD = {
     **dict.fromkeys(
         ("logger", "loggers"), "give tracking=NAME, or several as tracking.loggers=[NAME,NAME]"
     ),
-    **dict.fromkeys(_LOGGERS, _OTHER_LOGGER),
+    **dict.fromkeys(LOGGERS, _OTHER_LOGGER),
     **dict.fromkeys(
         ("epochs", "num_epochs", "n_epochs", "max_epochs", "local_epochs"),
         "this method trains for none; --help experiment=NAME lists its keys",

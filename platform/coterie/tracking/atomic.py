@@ -84,15 +84,17 @@ def _private_folder(parent: int) -> Iterator[tuple[str, int]]:
     os.mkdir(name, 0o700, dir_fd=parent)
     with _opened_folder(name, parent) as folder:
         made = os.fstat(folder)
-        filled = os.listdir(folder)  # noqa: PTH208 - of a descriptor
-        if filled or made.st_mode & 0o077 or made.st_uid != _own_id(folder):
-            raise OSError(errno.EPERM, "another user has replaced a folder in it")
         try:
-            yield name, folder
+            filled = os.listdir(folder)  # noqa: PTH208 - of a descriptor
+            if filled or made.st_mode & 0o077 or made.st_uid != _own_id(folder):
+                raise OSError(errno.EPERM, "another user has replaced a folder in it")
+            try:
+                yield name, folder
+            finally:
+                for left in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+                    os.unlink(left, dir_fd=folder)
         finally:
-            for left in os.listdir(folder):  # noqa: PTH208 - of a descriptor
-                os.unlink(left, dir_fd=folder)
-            with suppress(FileNotFoundError):  # it has been moved
+            with suppress(OSError):  # it has been moved, or is another one with files in it
                 if os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino == made.st_ino:
                     os.rmdir(name, dir_fd=parent)
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.picture_files import open_picture
 from coterie.errors import DataError
 
 BAD = {"a/03.png": b"", "a/07.png": b"no picture", "b/04.png": None}
@@ -163,9 +164,5 @@ def test_a_picture_that_takes_far_more_than_its_pixels_is_refused(tmp_path, cont
     [tiled(256, 256), scanned(20), scanned(1) + b"\xff\xda\0\2" * 2000],
     ids=["tiles", "scans", "a video behind it"],
 )
-def test_a_tile_larger_than_its_picture_and_some_scans_are_usual(tmp_path, content):
-    (tmp_path / "x.jpg").write_bytes(content)
-    try:
-        arrays(ImageFolder, tmp_path)
-    except DataError as error:
-        assert "million pixels" not in str(error)  # noqa: PT017
+def test_a_tile_larger_than_its_picture_and_some_scans_are_usual(content):
+    assert open_picture(content).width in (16, 2000)

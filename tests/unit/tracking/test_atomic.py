@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and by nobody else."""
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,3 +133,17 @@ def test_without_proc_another_users_folder_is_not_written_to(tmp_path, monkeypat
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(OSError, match="not safe without /proc"):
         write_text_atomically(tmp_path / "b.txt", "mine")
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
+    opened = os.open
+
+    def full(path, flags, *rest, **keys):
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, flags, *rest, **keys)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text_atomically(tmp_path / "a.txt", "mine")
+    assert not [*tmp_path.iterdir()]
