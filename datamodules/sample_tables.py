@@ -3,10 +3,10 @@
 The samples are in the first of these: the column of pictures or files that the run's own table had
 (`data.picture_column`); a column `image` or `img` (a picture's bytes, or a struct with a field
 `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder); a column of
-lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`, `client`,
+lists of numbers; all columns of numbers except those of names, `sample`, `label`, `client`,
 `cluster`, `confidence`, the run's own labels and clients, and the index that pandas writes along.
-Names are in `name`, `id`, or the files' paths, clients in `data.client_column` or `client`; in CSV
-these are text, so that 007 keeps its zeros.
+Names are in `name`, `id`, `sample_id`, `file_name`, `filename` or the files' paths, clients in
+`data.client_column` or `client`; in CSV these are text, so that 007 keeps its zeros.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,8 @@ from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
 from coterie.errors import DataError, listed
 
-_PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
+_PICTURES, _FILES = ("image", "img"), ("path", "file")
+_NAMES = ("name", "id", "sample_id", "file_name", "filename")
 CLIENT = "client"
 """The column of the samples' clients."""
 _TOLD = frozenset({"label", CLIENT, "cluster", "confidence"})

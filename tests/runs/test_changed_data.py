@@ -72,7 +72,7 @@ CHANGES = {
 def begun(tmp_path_factory):
     folder = tmp_path_factory.mktemp("begun")
     write(folder / "data.npz")
-    train(folder, "fedavg_digits", 1)
+    train(folder, "fedavg_digits", 1, "tracking.loggers=[csv]")
     return folder
 
 
@@ -82,9 +82,10 @@ def test_changed_data_is_refused_and_named(begun, change):
     before = (begun / "run/metrics.jsonl").read_bytes()
     write(begun / "data.npz", **options)
     with pytest.raises(ConfigError, match=r"^resume=true: the data is not what the run began") as e:
-        train(begun, "fedavg_digits", 2, "resume=true")
+        train(begun, "fedavg_digits", 2, "resume=true", "tracking.loggers=[csv]")
     assert what in str(e.value)
     assert ("accept_changed_data=true" in str(e.value)) == (change != "features")
+    assert [path.name for path in (begun / "run/csv").iterdir()] == ["version_0"]
     assert (begun / "run/metrics.jsonl").read_bytes() == before
 
 

@@ -222,10 +222,8 @@ def _named(folder: Path, which: str | int) -> str:
     if name not in names or name is None:
         there = ", ".join(str(int(n[6:12])) for n in reversed(names) if "step" not in n)
         more = " and best" if pointed_to(folder, "best") in names else ""
-        raise DataError(
-            f"checkpoint={which}: {folder} has no such checkpoint; it has those of rounds "
-            f"{there}{more}."
-        )
+        wanted = f"checkpoint of round {which}" if isinstance(which, int) else f"{which} checkpoint"
+        raise DataError(f"{folder}: it has no {wanted}; it has those of rounds {there}{more}.")
     return name
 
 

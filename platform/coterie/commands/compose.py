@@ -82,11 +82,9 @@ def compose_plain(*overrides: str, needs_data: bool = True) -> dict[str, Any]:
     if directory is not None:
         choices, values = _sort(with_own_classes(overrides, directory.read_config()))
         given = _given(values)
+    if "resume=true" in overrides and "run_dir" not in given:
+        raise ConfigError("resume=true: give the folder of the run to go on with as run_dir=DIR.")
     if "experiment" not in choices and directory is None:
-        if "resume=true" in overrides and "run_dir" not in given:
-            raise ConfigError(
-                "resume=true: give the folder of the run to go on with as run_dir=DIR."
-            )
         raise ConfigError(_no_experiment())
     try:
         needs_data = needs_data and "data.target" not in given

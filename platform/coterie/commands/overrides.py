@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -63,7 +64,8 @@ def _hint(text: str) -> str:
     if text.startswith("-"):
         return "keys have no dashes before them"
     if "=" not in text:
-        return "write it as key=value"
+        example = f", such as run={text} or data.path={text}" if Path(text).exists() else ""
+        return f"write it as key=value{example}"
     return "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
 
 

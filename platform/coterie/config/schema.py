@@ -188,7 +188,8 @@ class EvaluationConfig(Component):
     knn: bool = True
     """Classify by nearest neighbours at the end."""
     knn_k: PositiveInt = 200
-    """Number of neighbours; on small data fewer may score higher."""
+    """Number of neighbours; of fewer than 400 samples the default takes a fifth. On small data
+    fewer may score higher."""
     knn_weighting: KnnWeighting = "exp"
     """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN)."""
     labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = ()

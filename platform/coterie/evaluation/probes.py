@@ -70,6 +70,8 @@ class Probes:
         """Return the accuracy of the nearest neighbours; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         k, count = self.config.knn_k, len(train_y)
+        if 2 * k > count and k == EvaluationConfig.model_fields["knn_k"].default:
+            k = max(1, count // 5)
         if 2 * k > count:
             _log.warning(
                 "evaluation.knn_k=%d: that is most of the %d samples, so the most frequent "

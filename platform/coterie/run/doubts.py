@@ -83,30 +83,72 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
     if times < _APART:
         return
     widest = int(deviations.argmax())
-    remedy = "bring columns to like scales, the same way at all sites"
-    if names:
-        lows, highs = values.min(axis=0), values.max(axis=0)
-        scaled = f"{_in_ranges(lows, highs, names, ranges, widest)} brings them to like scales"
-        remedy = _without(values, names, widest) or scaled
+    bounds = values.min(axis=0), values.max(axis=0)
+    remedy = _remedy(values, bounds, names, ranges, widest)
     yield (
         f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
         f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
     )
 
 
-def _in_ranges(
-    lows: NDArray[np.floating],
-    highs: NDArray[np.floating],
+def _remedy(
+    values: NDArray[np.floating],
+    bounds: tuple[NDArray[np.floating], NDArray[np.floating]],
     names: Sequence[str],
     ranges: Mapping[str, tuple[float, float]],
     widest: int,
 ) -> str:
+    """Return what to do about a column that is too wide: all keys that it takes, in one sentence.
+
+    Args:
+        values: The first samples (n, d).
+        bounds: Least and largest values of all (d,).
+        names: Their columns (d,); none if they have no names.
+        ranges: Those that the config gives.
+        widest: The column.
+    """
+    if not names:
+        return "bring columns to like scales, the same way at all sites"
+    series, constant = _identifiers(values), values.min(axis=0) == values.max(axis=0)
+    useless = series | constant
+    told = useless if not useless.all() else constant
+    key = _in_ranges(bounds, names, ranges, told, widest)
+    scaled = f"{key} brings %s to like scales"
+    wrong = series | (constant & ~(np.maximum(-bounds[0], bounds[1]) <= LIMIT))
+    if useless.all() or not wrong.any():
+        return scaled % "them"
+    kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
+    columns = f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
+    number = int(wrong.argmax()) if not useless[widest] else widest
+    is_one = "looks like an identifier" if series[number] else "is the same in all rows"
+    if number != widest:
+        left = f"{columns} leaves out {names[number]}, which {is_one}"
+        return f"{scaled % 'the others'}, and {left}"
+    each = ", another whole number in each row" if series[number] else ""
+    left = f"it {is_one}{each}, which {columns} leaves out"
+    return f"{left}, and {scaled % 'the others'}" if _is_apart(values[:, ~useless]) else left
+
+
+def _is_apart(values: NDArray[np.floating]) -> bool:
+    """Return whether a column would outweigh the others, or exact sums could not hold it."""
+    deviations = np.sort(np.nan_to_num(values.std(axis=0)))
+    too_wide = bool(deviations[-1] >= _APART * deviations[(len(deviations) - 1) // 2])
+    return too_wide or bool(np.nanmax(np.abs(values)) > LIMIT)
+
+
+def _in_ranges(
+    bounds: tuple[NDArray[np.floating], NDArray[np.floating]],
+    names: Sequence[str],
+    ranges: Mapping[str, tuple[float, float]],
+    useless: NDArray[np.bool_],
+    widest: int,
+) -> str:
     """Return the key that brings columns to like scales: given ranges, else what was measured."""
     every = {}
-    for name, low, high in zip(names, lows, highs, strict=True):
+    for name, low, high, says_nothing in zip(names, *bounds, useless, strict=True):
         given = ranges.get(name)
         first, last = (_short(low, -1), _short(high, 1)) if given is None else map(_short, given)
-        if given is not None or low < high:  # a constant column needs no range
+        if given is not None or (low < high and not says_nothing):
             every[name] = f"{_key(name)}: [{first}, {last}]"
     shown = [*every.values()] if len(every) <= _NAMED else [every.get(names[widest], ""), "…"]
     return f"'data.feature_ranges={{{', '.join(shown)}}}'"
@@ -130,10 +172,8 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
     widest = int(largest.argmax())
     if not largest[widest] > LIMIT:
         return
-    remedy = "bring columns to like scales, the same way at all sites"
-    if data.features:
-        scaled = f"give {_in_ranges(lows, highs, data.features, _ranges(config.data), widest)}"
-        remedy = _without(np.asarray(data.samples[:_ROWS]), data.features, widest) or scaled
+    values = np.asarray(data.samples[:_ROWS], dtype=np.float64)
+    remedy = _remedy(values, (lows, highs), data.features, _ranges(config.data), widest)
     name = data.features[widest] if data.features else f"column {widest + 1}"
     raise DataError(
         f"{data.name}: {name} has a value of magnitude {_short(largest[widest])}, and this "
@@ -170,21 +210,6 @@ def _identifiers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
         bool(c) and len(np.unique(v)) == rows for c, v in zip(candidates, values.T, strict=True)
     ]
     return np.array(alone, dtype=np.bool_)
-
-
-def _without(values: NDArray[np.floating], names: Sequence[str], widest: int) -> str:
-    """Return the sentence's end that leaves out columns that say nothing, if the widest is one."""
-    series, constant = _identifiers(values), values.min(axis=0) == values.max(axis=0)
-    useless = series | constant
-    kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
-    if not (useless[widest] and kept):
-        return ""
-    why = "looks like an identifier, another whole number in each row,"
-    shown = ",".join(kept) if len(kept) <= _NAMED else "…"
-    return (
-        f"it {why if series[widest] else 'is the same in all rows,'} which "
-        f"'data.feature_columns=[{shown}]' leaves out"
-    )
 
 
 def collapsed(assignments: NDArray[np.int64] | None) -> str:

@@ -169,8 +169,6 @@ class Session:
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
         begun = time.perf_counter()
         self._tracker = self._make_tracker()
-        if (source := pretrained_artifact(self.config)) is not None:
-            self._tracker.use_model(source)
         self._backend = make_backend(self.assembly.workload, interrupts.check, self.view.note)
         self._metrics = make_metrics(self._backend, self.config, self.directory.path.name)
         if self._metrics is not None:
@@ -186,6 +184,9 @@ class Session:
             data=self.assembly.fingerprint,
         )
         self.state = recovery.begin()
+        self._tracker.start()  # only now, since a resume may have been refused
+        if (source := pretrained_artifact(self.config)) is not None:
+            self._tracker.use_model(source)
         if self.extension or self.remeasured:
             self._extend()
         ledger = self._open_ledger(self.state)

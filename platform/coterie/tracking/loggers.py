@@ -80,7 +80,7 @@ class Tracker:
     does not end a run; `metrics.jsonl` has everything.
 
     Args:
-        loggers: Lightning loggers; they are started at once.
+        loggers: Lightning loggers; `start` starts them.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, always the same clients, so
             that their series have no gaps and loggers have few columns.
         config: The run's config as plain values, which loggers show as hyperparameters.
@@ -100,14 +100,20 @@ class Tracker:
         self._metrics = metrics
         self.loggers = list(loggers)
         self._client_rows = client_rows
+        self._config = config
         self.problems: list[str] = []
         self._refused: set[tuple[Logger, str]] = set()
+        self._started = False
         self._phases = 0
         self._last = (-1, -1)
         self._stages: dict[str, int] = {}
         self._told: dict[str, str] = {}  # metric to the phase of this round that reported it first
-        for logger in loggers:
-            self._guarded(logger, partial(_start, logger, config))
+
+    def start(self) -> None:
+        """Start the loggers, which make their folders and runs now."""
+        for logger in tuple(self.loggers):
+            self._guarded(logger, partial(_start, logger, self._config))
+        self._started = True
 
     def log(self, row: MetricsRow) -> None:
         """Track a row; the rows of a client after `client_rows` only count the phase.
@@ -200,7 +206,7 @@ class Tracker:
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Close all loggers; with W&B online, wait for the upload."""
-        for logger in tuple(self.loggers):
+        for logger in tuple(self.loggers) if self._started else ():
             self._guarded(logger, partial(logger.finalize, status))
         self.loggers.clear()
         self._metrics.close()

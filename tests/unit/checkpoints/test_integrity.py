@@ -146,7 +146,7 @@ def test_one_that_was_asked_for_is_not_replaced_by_another(two, backend, tmp_pat
     with pytest.raises(DataError) as caught:
         load_checkpoint(folder, backend, 7)
     assert str(caught.value) == (
-        f"checkpoint=7: {folder} has no such checkpoint; it has those of rounds 1, 2."
+        f"{folder}: it has no checkpoint of round 7; it has those of rounds 1, 2."
     )
 
 

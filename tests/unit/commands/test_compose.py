@@ -297,6 +297,7 @@ PROBLEMS = [
         "encodr=deep: there is no such key; did you mean encoder?",
     ),
     (["experiment=first", "foo"], "foo: it cannot be read; write it as key=value."),
+    (["experiment=first", "/"], "/: it cannot be read; write it as key=value, such as run=/ or d"),
     (["--seed"], "--seed: it cannot be read; keys have no dashes before them."),
     (["seed=[1"], "seed=[1: it cannot be read; close brackets and quotes"),
     (["seed='a"], "seed='a: it cannot be read; close brackets and quotes"),
@@ -550,6 +551,7 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
         ),
         (["experiment=kmeans", "data=csv"], "^data=csv: .* did you mean manifest"),
         (["experiment=kmeans", f"seed={'9' * 5000}"], "^seed=9+…: it cannot be read"),
+        (["experiment=lightning", "resume=true"], "^resume=true: give the folder of the run"),
         (["resume=true"], "^resume=true: give the folder of the run to go on with as run_dir=DIR"),
         (
             ["experiment=lightning", "module=a:B", "data.target=a:C", "method.strategy=FedBN"],

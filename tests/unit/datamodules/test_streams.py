@@ -332,7 +332,7 @@ def encoded(level):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("column", ["id", "name"])
+@pytest.mark.parametrize("column", ["id", "name", "sample_id", "file_name", "filename"])
 def test_names_in_a_csv_stay_text(column):
     Path("x.csv").write_text(f"{column},a,b\n007,1,2\n7,3,4\n1e3,5,6\n")
     samples, names = read_table("x.csv")

@@ -269,6 +269,18 @@ def test_neighbours_that_are_most_of_the_samples_are_told(digits, caplog, k, tol
     assert [record.getMessage() for record in caplog.records] == [expected] * told
 
 
+@pytest.mark.parametrize(("samples", "k"), [(399, 79), (400, 200), (3, 1)])
+def test_of_few_samples_the_default_takes_few_neighbours(digits, caplog, samples, k):
+    x, y, *_ = digits
+    split = (x[:samples], x[400:500]), (y[:samples].numpy(), y[400:500].numpy())
+    scores = [
+        Probes(config=EvaluationConfig(knn_k=n), classes=10, seed=0).knn(*split) for n in (200, k)
+    ]
+    assert scores[0] == scores[1]
+    told = [record.getMessage() for record in caplog.records]
+    assert not [sentence for sentence in told if "knn_k=200" in sentence]
+
+
 @pytest.mark.parametrize(("samples", "optimizer"), [(240, "SGD"), (1023, "SGD"), (1024, "Adam")])
 def test_few_samples_are_for_sgd(recorded, samples, optimizer):
     features, labels = torch.randn(samples, 3), np.arange(samples) % 2

@@ -114,6 +114,41 @@ def test_an_identifier_that_outweighs_is_told_as_one():
     assert sentence.endswith("'data.feature_columns=[a,c]' leaves out.")
 
 
+@pytest.mark.parametrize(
+    ("row", "widest", "told"),
+    [
+        (
+            [1e5, 1e6, 1],
+            "b",
+            "; it looks like an identifier, another whole number in each row, which "
+            "'data.feature_columns=[a,c]' leaves out, and 'data.feature_ranges={a: [0, 96700], "
+            "c: [0, 0.967]}' brings the others to like scales.",
+        ),
+        (
+            [1e8, 1e5, 1],
+            "a",
+            "; 'data.feature_ranges={a: [0, 96700000], c: [0, 0.967]}' brings the others to "
+            "like scales, and 'data.feature_columns=[a,c]' leaves out b, which looks like an "
+            "identifier.",
+        ),
+        (
+            [1e5, 0, 1],
+            "a",
+            "; 'data.feature_ranges={a: [0, 96700], c: [0, 0.967]}' brings the others to like "
+            "scales, and 'data.feature_columns=[a,c]' leaves out b, which is the same in all rows.",
+        ),
+    ],
+)
+def test_all_that_is_wrong_with_columns_is_told_at_once(row, widest, told):
+    columns = np.arange(30)[:, None] / 30 * np.array(row)
+    columns[:, 1] = np.arange(30) + row[1] if row[1] else 60_000
+    config, data = table(columns)
+    config = config.model_copy(update={"encoder": Raw()})
+    with pytest.raises(DataError, match=f"^t: {widest} has a value of magnitude") as caught:
+        check_range(config, data)
+    assert str(caught.value).endswith(told)
+
+
 def table(samples, ranges=None, experiment="kmeans_digits"):
     names = tuple("abc"[: samples.shape[1]])
     data = DataArrays(name="t", samples=samples.astype(np.float32), features=names)
@@ -132,7 +167,7 @@ def test_ranges_that_are_given_stay_in_what_is_proposed():
 def test_columns_that_exact_sums_cannot_hold_are_refused_before_the_run(experiment):
     config, data = table(np.array([[600.0, 1], [601.0, -700]]), experiment=experiment)
     config = config.model_copy(update={"encoder": Raw()})
-    told = r"^t: b has a value of magnitude 700, .* at most 512; give 'data.feature_ranges={a"
+    told = r"^t: b has a value of magnitude 700, .* at most 512; 'data.feature_ranges={a"
     with pytest.raises(DataError, match=told):
         check_range(config, data)
     with pytest.raises(DataError, match=r"column 2 has a value of magnitude 700.*like scales"):

@@ -37,7 +37,9 @@ def row(round_, step=0, client=None, stage="cluster", phase="train", **values):
 def track(directory, *loggers, client_rows=2, **options):
     config = TrackingConfig(loggers=loggers, client_rows=client_rows, **options)
     built = build_loggers(config, directory, "tiny", CONFIG)
-    return Tracker(MetricsLog(directory / "metrics.jsonl"), built, client_rows, CONFIG)
+    tracker = Tracker(MetricsLog(directory / "metrics.jsonl"), built, client_rows, CONFIG)
+    tracker.start()
+    return tracker
 
 
 def feed(tracker):
@@ -220,6 +222,7 @@ class Broken(Logger):
 def test_a_logger_that_breaks_is_reported_once_and_the_run_goes_on(tmp_path, caplog):
     broken, sound = Broken(), CSVLogger(tmp_path, name="csv", flush_logs_every_n_steps=1)
     tracker = Tracker(MetricsLog(tmp_path / "metrics.jsonl"), [broken, sound], 0, CONFIG)
+    tracker.start()
     with caplog.at_level(logging.WARNING):
         for round_ in range(1, 7):
             tracker.log(row(round_, loss=1.0))
@@ -247,6 +250,7 @@ class Choosy(Broken):
 def test_a_logger_that_does_not_take_the_model_still_gets_the_final_numbers(tmp_path, caplog):
     choosy = Choosy()
     tracker = Tracker(MetricsLog(tmp_path / "metrics.jsonl"), [choosy], 0, CONFIG)
+    tracker.start()
     with caplog.at_level(logging.WARNING):
         tracker.log(row(1, loss=1.0))
         tracker.log_model(tmp_path, {})
