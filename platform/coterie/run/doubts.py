@@ -112,21 +112,22 @@ def _remedy(
     series, constant = _identifiers(values), values.min(axis=0) == values.max(axis=0)
     useless = series | constant
     told = useless if not useless.all() else constant
-    key = _in_ranges(bounds, names, ranges, told, widest)
-    scaled = f"{key} brings %s to like scales"
+    scaling = _in_ranges(bounds, names, ranges, told, widest)
     wrong = series | (constant & ~(np.maximum(-bounds[0], bounds[1]) <= LIMIT))
     if useless.all() or not wrong.any():
-        return scaled % "them"
+        return f"{scaling} brings them to like scales"
     kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
     columns = f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
     number = int(wrong.argmax()) if not useless[widest] else widest
     is_one = "looks like an identifier" if series[number] else "is the same in all rows"
     if number != widest:
         left = f"{columns} leaves out {names[number]}, which {is_one}"
-        return f"{scaled % 'the others'}, and {left}"
+        return f"{scaling} brings the others to like scales, and {left}"
     each = ", another whole number in each row" if series[number] else ""
     left = f"it {is_one}{each}, which {columns} leaves out"
-    return f"{left}, and {scaled % 'the others'}" if _is_apart(values[:, ~useless]) else left
+    if not _is_apart(values[:, ~useless]):
+        return left
+    return f"{left}, and {scaling} brings the others to like scales"
 
 
 def _is_apart(values: NDArray[np.floating]) -> bool:
