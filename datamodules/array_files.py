@@ -16,6 +16,8 @@ from coterie.config.growth import check_growth, check_rows
 from coterie.datamodules.stored_rows import StoredRows
 
 _BLOCK = 2**20
+_MOST_SIDES = 32
+"""Dimensions that an array has at most, in every version of NumPy."""
 DAMAGE = (
     EOFError,
     LookupError,
@@ -101,6 +103,8 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np
     one = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
+    if len(shape) > _MOST_SIDES or any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError(f"its shape is {shape}, which no array has")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded (allow_pickle)")
     if not dtype.itemsize:  # a file of any size has as many of them as it says

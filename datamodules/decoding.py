@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from coterie.config.regular_files import open_regular
-from coterie.datamodules.decoding_memory import Room, bytes_of, tiles
+from coterie.datamodules.decoding_memory import (
+    Room,
+    bytes_of,
+    bytes_of_rows,
+    bytes_to_resize,
+    tiles,
+)
 from coterie.datamodules.dicom import Levels, is_dicom, read_dicom
 from coterie.datamodules.grey_levels import (
     deep_levels,
@@ -203,10 +209,22 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
         found = _guarded(content, name, pixel_format, room)
         if not found.pixels.size:
             raise UnreadablePictureError(name, "is a picture without pixels")
-        if pixel_format.size is None:
-            return found._replace(pixels=np.ascontiguousarray(found.pixels))
-        fitted = fit_images(found.pixels[None], pixel_format.size, pixel_format.fit or "squash")[0]
-        return found._replace(pixels=fitted)
+        return found._replace(pixels=_fitted(found.pixels, name, pixel_format, room))
+
+
+def _fitted(
+    pixels: NDArray[np.uint8], name: str, pixel_format: PixelFormat, room: Room
+) -> NDArray[np.uint8]:
+    """Bring a picture's pixels to the size of the format, if it has one."""
+    size = pixel_format.size
+    if size is None:
+        return np.ascontiguousarray(pixels)
+    try:
+        room.take(bytes_to_resize(pixels.shape, size if isinstance(size, int) else size[1]))
+    except UnfitPictureError as error:
+        raise UnreadablePictureError(name, error.what, error.remedy) from error
+    fitted: NDArray[np.uint8] = fit_images(pixels[None], size, pixel_format.fit or "squash")[0]
+    return fitted
 
 
 def level_range(
@@ -281,7 +299,8 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
     if is_tiff(content) and _is_partial(image, pixel_format.mode):
         return _many(content, pixel_format, room)
     given = 1 if pixel_format.mode == "L" else 3
-    room.take(image.width * image.height * (bytes_of(image) + _COPIES * given))
+    pixel = bytes_of(image) + _COPIES * given
+    room.take(image.width * image.height * pixel + bytes_of_rows(image))
     seek_frame(image, pixel_format.frame)
     held = orientation(image) if pixel_format.exif else 1
     image.load()

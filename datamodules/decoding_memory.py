@@ -14,6 +14,8 @@ from coterie.tracking.formatting import format_bytes
 
 _LARGE = 1 << 28
 """Bytes from which a picture is decoded while no other large one is."""
+_SIDE = 16
+"""Bytes for each row, which Pillow keeps the place of, and for each weight of a resize."""
 _PART = 1 << 20
 """Numbers, or pixels, that are converted at a time."""
 _ONE_BYTE, _TWO_BYTES = frozenset({"1", "L", "P"}), "I;16"
@@ -57,6 +59,22 @@ def bytes_of(image: Image.Image) -> int:
     if image.mode in _ONE_BYTE:
         return 1
     return 2 if image.mode.startswith(_TWO_BYTES) else 4
+
+
+def bytes_of_rows(image: Image.Image) -> int:
+    """Return the bytes that Pillow takes for a picture's rows besides their pixels."""
+    return _SIDE * image.height
+
+
+def bytes_to_resize(shape: tuple[int, ...], width: int) -> int:
+    """Return the bytes to resize a picture: its rows in the new width, and tables of weights.
+
+    Args:
+        shape: Channels, height and width.
+        width: The new width.
+    """
+    channels, height, old = shape
+    return channels * height * width + 2 * _SIDE * (height + old)
 
 
 def in_parts(

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.datamodules.decoding_memory import Room
-from coterie.datamodules.picture_files import UnfitPictureError, check_pixels, choose_frame
+from coterie.datamodules.picture_files import (
+    UnfitPictureError,
+    check_pixels,
+    check_tiles,
+    choose_frame,
+)
 from coterie.datamodules.tiff_growth import check_parts
 
 _MOST_PAGES = 10_000
@@ -71,6 +76,8 @@ def _check_size(page: Any, max_pixels: int, room: Room) -> int:
     pixels, numbers = page.imagewidth * page.imagelength, math.prod(page.shape)
     size: int = numbers * (1 if page.dtype is None else page.dtype.itemsize)
     check_pixels(pixels, max_pixels, size / max(1, pixels))
+    tile = page.tilewidth * page.tilelength * max(1, page.tiledepth) if page.is_tiled else 0
+    check_tiles(numbers, tile, len(page.dataoffsets))
     room.take(size + _COPIES * numbers)
     return size
 

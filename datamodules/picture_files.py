@@ -5,10 +5,10 @@ caller's choice rather than a setting of the whole process. A picture stands as 
 says, as viewers show it.
 """
 
-import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -30,17 +30,24 @@ EXTENSIONS = (
 )
 """Extensions of pictures that are not DICOM."""
 
-_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_TILE_WIDTH, _TILE_LENGTH, _TILE_PLACES, _TILE_BYTES = 322, 323, 324, 325
+_STRIP_ROWS, _STRIP_PLACES, _STRIP_BYTES = 278, 273, 279
+_COMPRESSION, _CHANNELS = 259, 277
 """Tags of TIFF."""
-_MOST_IN_TILE = 1 << 24
-"""Pixels of a tile that is larger than its picture, at most."""
+_JPEG_IN_TIFF = frozenset({6, 7})
+_MOST_IN_TILES, _TIMES = 1 << 24, 16
+"""Pixels of tiles, and times the picture's, up to which they may be larger than it."""
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
 """What begins each segment of a JPEG; it does not occur in the data of a scan."""
+_JPEG_START = b"\xff\xd8"
 _SCAN, _END = 0xDA, 0xD9
 _ALONE = frozenset({0x01, 0xD8})
 """Markers without a content."""
+_SCANS = b"\xff\xda"
 _MOST_SCANNED = 20 * MAX_PIXELS
-"""Pixels that the scans of a progressive JPEG go over, at most; encoders write about ten scans."""
+"""Pixels that the scans of a JPEG go over, at most; encoders write about ten scans."""
+_EXIF, _MOST_EXIF = b"Exif\0\0", 100
+"""What EXIF begins with, and how many segments of it there may be; Pillow copies each for each."""
 _ORIENTATION, _UPRIGHT = 0x0112, 1
 _PREFIX = 16
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
@@ -88,6 +95,8 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
         factory, accept = Image.OPEN[name]
         if accept is not None and accept(prefix) is not True:
             continue
+        if name == "JPEG" and content.count(_EXIF) > _MOST_EXIF:
+            raise UnfitPictureError("has far too much EXIF", "save it again, or take it out")
         try:
             image = factory(BytesIO(content), "")
         except (SyntaxError, IndexError, TypeError, KeyError):  # Pillow goes on to the next too
@@ -105,25 +114,78 @@ def check_effort(image: Image.Image, content: bytes) -> None:
     Raises:
         UnfitPictureError: If its tiles are far larger than it, or its scans are too many.
     """
-    pixels = image.width * image.height
     if image.format == "TIFF":
-        tags = image.tag_v2  # type: ignore[attr-defined]  # of TIFF
-        sides = (tags.get(_TILE_WIDTH), tags.get(_TILE_LENGTH))
-        tile = math.prod(side if isinstance(side, int) else 0 for side in sides)
-        if tile > max(pixels, _MOST_IN_TILE):
-            raise UnfitPictureError(
-                f"has tiles of {tile / 1e6:,.0f} million pixels", "save it again, or take it out"
-            )
-    if image.info.get("progressive"):
-        check_scans(content, pixels)
+        _check_tiff(image, content)
+    elif content.startswith(_JPEG_START):
+        check_scans(content, image.width * image.height)
 
 
-def check_scans(content: bytes, pixels: int) -> None:
-    """Refuse a progressive JPEG whose scans, of which each goes over all pixels, are too many.
+def _check_tiff(image: Image.Image, content: bytes) -> None:
+    tags = image.tag_v2  # type: ignore[attr-defined]  # of TIFF
+
+    def number(tag: int, default: int) -> int:
+        found = tags.get(tag, default)
+        return found if isinstance(found, int) else default
+
+    pixels, tile = image.width * image.height, number(_TILE_WIDTH, 0) * number(_TILE_LENGTH, 0)
+    places, sizes = tags.get(_TILE_PLACES, ()), tags.get(_TILE_BYTES, ())
+    check_tiles(pixels * max(1, number(_CHANNELS, 1)), tile, len(places))
+    if number(_COMPRESSION, 1) in _JPEG_IN_TIFF:
+        if not tile:
+            tile = image.width * min(image.height, number(_STRIP_ROWS, image.height))
+            places, sizes = tags.get(_STRIP_PLACES, ()), tags.get(_STRIP_BYTES, ())
+        check_parts_scans(content, zip(places, sizes, strict=False), tile)
+
+
+def check_tiles(pixels: int, tile: int, count: int) -> None:
+    """Refuse a TIFF whose tiles are far larger than it, alone or together.
+
+    Args:
+        pixels: Those of the picture, each counted once for each channel.
+        tile: The pixels of a tile.
+        count: The number of tiles, of all channels.
 
     Raises:
         UnfitPictureError: If so.
     """
+    if tile * count > max(_MOST_IN_TILES, _TIMES * pixels):
+        raise UnfitPictureError(
+            f"has tiles of {tile * count / 1e6:,.0f} million pixels",
+            "save it again, or take it out",
+        )
+
+
+def check_parts_scans(content: bytes, parts: Iterable[tuple[int, int]], pixels: int) -> None:
+    """Refuse a TIFF whose parts are JPEGs of too many scans.
+
+    Args:
+        content: The file.
+        parts: Place and bytes of each part; several may be the same, but not overlap.
+        pixels: The pixels of a part.
+
+    Raises:
+        UnfitPictureError: If so.
+    """
+    counts = Counter(parts)
+    scans, read = 0, 0
+    for (place, size), times in counts.items():
+        scans += times * content.count(_SCANS, place, place + size)
+        read += size
+        if scans * pixels > _MOST_SCANNED or read > _TIMES * len(content):
+            raise UnfitPictureError(
+                f"has {scans:,} scans of {pixels / 1e6:,.1f} million pixels, or its parts overlap",
+                "save it again, or take it out",
+            )
+
+
+def check_scans(content: bytes, pixels: int) -> None:
+    """Refuse a JPEG whose scans, of which each goes over all pixels, are too many.
+
+    Raises:
+        UnfitPictureError: If so.
+    """
+    if content.count(_SCANS) * pixels <= _MOST_SCANNED:
+        return
     scans = sum(kind == _SCAN for kind, _ in jpeg_segments(content))
     if scans * pixels > _MOST_SCANNED:
         raise UnfitPictureError(

@@ -1,11 +1,15 @@
 """FedAvg with a client that leaves the settings of its process as no other client wants them."""
 
 import os
+import resource
+import signal
 import tempfile
 import warnings
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.modules.fedavg import FedAvg
 
@@ -20,6 +24,23 @@ def _enter(context):
 def _nowhere():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+
+
+class _Doubles(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is torch.nn.functional.relu else result
+
+
+class _Halves(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result / 2 if function is torch.ops.aten.relu.default else result
+
+
+def _limit():
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 
 
 WAYS = {
@@ -37,6 +58,17 @@ WAYS = {
     "numpy": lambda: np.seterr(all="raise"),
     "warnings": lambda: warnings.simplefilter("error"),
     "folder": _nowhere,
+    "function mode": lambda: _enter(_Doubles()),
+    "function mode and device": lambda: (
+        torch.set_default_device("meta"),
+        _enter(_Doubles()),
+    ),
+    "dispatch mode": lambda: _enter(_Halves()),
+    "saved tensors": lambda: _enter(
+        torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x * 0)
+    ),
+    "timer": lambda: signal.setitimer(signal.ITIMER_PROF, 600),
+    "limit": _limit,
 }
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from coterie.errors import ConfigError
 from coterie.jobs.train import main
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
+from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
 FORK = multiprocessing.get_context("fork")
@@ -134,6 +136,31 @@ def test_a_folder_that_another_user_has_made_is_refused(place, capsys, resume):
         f"run_dir={place / 'run'}: it is another user's folder, who could lead what is written "
         "there to other files; choose a new one, or chown it with all that is in it."
     )
+
+
+@as_root
+def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place, caplog):
+    """Another user puts a link there as soon as the run has begun."""
+    folder, victim = place / "run", place / "private"
+    folder.mkdir()
+    folder.chmod(0o777)
+    victim.mkdir(mode=0o700)
+    (victim / "config.yaml").write_text("precious")
+
+    class Links(Silent):
+        def start(self, *args, **kwargs):
+            as_nobody(f'ln -s {victim} "$1"', folder / "model")
+
+    Federation(compose(*COMMAND, f"run_dir={folder}"), Links()).run()
+    assert f"{folder}: everybody could write there; now its owner and group can." in caplog.text
+    assert (victim / "config.yaml").read_text() == "precious"
+    assert (folder / "model" / "config.yaml").is_file()
+    (folder / "checkpoints").chmod(0o1777)
+    (folder / "model").chmod(0o777)
+    assert main([*COMMAND, f"run_dir={folder}", "resume=true"]) == 0
+    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("checkpoints", "model")] == [
+        *(0o700, 0o775),
+    ]
 
 
 def test_a_lock_without_a_run_is_not_told_as_one(tmp_path):

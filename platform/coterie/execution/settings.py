@@ -5,6 +5,8 @@ a program sets before its run would hold in the driver alone, not in the actors.
 """
 
 import os
+import resource
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from coterie.execution.torch_modes import (
+    dispatch_modes,
+    function_modes,
+    saved_tensor_hooks,
+    set_dispatch_modes,
+    set_function_modes,
+    set_saved_tensor_hooks,
+)
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """How a setting is read, and how it is set."""
@@ -136,6 +147,36 @@ def _set_raising(wanted: tuple[Any, ...]) -> None:
     filters[:] = [found for found in filters if found[0] != "error" or found in wanted]
 
 
+def _timers() -> tuple[bool, ...]:
+    """Return which timers run whose signal would end the process."""
+    return tuple(signal.getitimer(kind)[0] > 0 for kind in _TIMERS)
+
+
+def _stop_timers(wanted: tuple[bool, ...]) -> None:
+    for kind, runs in zip(_TIMERS, wanted, strict=True):
+        if not runs:
+            signal.setitimer(kind, 0)
+
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def _limits() -> tuple[int, ...]:
+    return tuple(resource.getrlimit(kind)[0] for kind in _LIMITED)
+
+
+def _set_limits(wanted: tuple[int, ...]) -> None:
+    for kind, most in zip(_LIMITED, wanted, strict=True):
+        with suppress(OSError, ValueError):  # it has lowered what it cannot raise again
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+_LIMITED = (
+    *(resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA),
+    *(resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE),
+)
+"""Limits of a process, each in its own unit."""
+
 _NUMERIC: Mapping[str, Setting] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "precisions": (_precisions, _set_precisions),
@@ -144,6 +185,9 @@ _NUMERIC: Mapping[str, Setting] = {
 }
 
 _ALL: Mapping[str, Setting] = {
+    "function modes": (function_modes, set_function_modes),
+    "dispatch modes": (dispatch_modes, set_dispatch_modes),
+    "saved tensors": (saved_tensor_hooks, set_saved_tensor_hooks),
     **_NUMERIC,
     "device": (torch.get_default_device, _set_device),
     "threads": (torch.get_num_threads, torch.set_num_threads),
@@ -165,4 +209,6 @@ _ALL: Mapping[str, Setting] = {
     "errors of NumPy": (np.geterr, lambda kinds: np.seterr(**kinds)),
     "warnings": (_raising, _set_raising),
     "folder": (_folder, _set_folder),
+    "timers": (_timers, _stop_timers),
+    "limits": (_limits, _set_limits),
 }

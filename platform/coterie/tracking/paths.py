@@ -1,5 +1,6 @@
 """Paths that users give, and folders that runs can write to."""
 
+import logging
 import os
 import shutil
 import stat
@@ -11,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 from coterie.config.given_path import given_path
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import replacing
+
+_log = logging.getLogger(__name__)
 
 ROOT_VARIABLE = "COTERIE_RUNS"
 """Environment variable with the default root of run directories."""
@@ -56,6 +59,7 @@ def check_contained(key: str, folder: Path) -> None:
     """
     root, waiting = os.path.realpath(folder), [str(folder)]
     while waiting:
+        close_to_others(Path(waiting[-1]))
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
@@ -105,6 +109,18 @@ def check_replaceable(key: str, path: Path) -> None:
                 f"{key}={path}: there is something else than a file, such as a link, a device or a "
                 "folder; choose another name."
             )
+
+
+def close_to_others(folder: Path) -> None:
+    """Take the right to write from everybody but owner and group, in a folder of this user's.
+
+    With it another user could put a link there and lead what is written elsewhere.
+    """
+    status = folder.stat()
+    if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        with suppress(OSError):  # it is root's
+            folder.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+            _log.warning("%s: everybody could write there; now its owner and group can.", folder)
 
 
 def make_private(folder: Path) -> None:

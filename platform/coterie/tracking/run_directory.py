@@ -22,6 +22,7 @@ from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import (
     check_contained,
+    close_to_others,
     default_root,
     local_path,
     make_writable,
@@ -69,6 +70,7 @@ class RunDirectory:
         path = path.absolute()
         made = not path.exists()
         make_writable(key, path)
+        close_to_others(path)
         check_unclaimed(path)
         ours = [child for child in path.iterdir() if child.name == LOCK or is_half(child)]
         if any(child not in ours or child.is_symlink() for child in path.iterdir()):

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.datamodules.decoding_memory import Room
 from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.many_channels import is_tiff, read_tiff
 from coterie.datamodules.picture_files import open_picture
 from coterie.errors import DataError
 
@@ -126,14 +128,23 @@ def test_a_path_with_a_zero_byte_is_a_picture_that_cannot_be_opened(tmp_path):
         arrays(Manifest, tmp_path / "list.csv")
 
 
-def tiled(width, length):
-    """A TIFF of 16 × 16 pixels in one tile of a size."""
-    content = zlib.compress(bytes(256))
-    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1}
-    tags |= {322: width, 323: length, 324: 8, 325: len(content)}
-    file = b"II*\0" + struct.pack("<I", 8 + len(content)) + content
-    file += struct.pack("<H", len(tags))
-    return file + b"".join(struct.pack("<HHII", tag, 4, 1, tags[tag]) for tag in tags) + bytes(4)
+def tiled(width, length, height=16, bits=8, channels=1):
+    """A TIFF, 16 pixels wide, whose tiles of a size all lie at the same place."""
+    inside = min(width * length * channels * bits // 8, 1 << 20)
+    content, count = zlib.compress(bytes(inside)), -(-height // length) * -(-16 // width)
+    places = 8 + len(content)
+    sizes, depths = places + 4 * count, places + 8 * count
+    lists = struct.pack("<I", 8) * count + struct.pack("<I", len(content)) * count
+    lists += struct.pack("<H", bits) * channels
+    tags = {256: (1, 16), 257: (1, height), 258: (channels, depths if channels > 2 else bits)}
+    tags |= {259: (1, 8), 262: (1, 2 if channels > 2 else 1), 277: (1, channels)}
+    tags |= {322: (1, width), 323: (1, length)}
+    tags |= {324: (count, places if count > 1 else 8)}
+    tags |= {325: (count, sizes if count > 1 else len(content))}
+    file = b"II*\0" + struct.pack("<I", places + len(lists)) + content + lists
+    kinds = {258: 3}
+    entries = (struct.pack("<HHII", tag, kinds.get(tag, 4), *tags[tag]) for tag in tags)
+    return file + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
 
 
 def scanned(scans):
@@ -145,13 +156,61 @@ def scanned(scans):
     return content[:-2] + content[last:-2] * scans + content[-2:]
 
 
+def plain_scans(scans):
+    """A JPEG of one scan for each colour of 9 million pixels, which come again and again."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "JPEG", subsampling=0)
+    content = file.getvalue()
+    size = content.index(b"\xff\xc0") + 5
+    head = content[:size] + struct.pack(">HH", 3000, 3000) + content[size + 4 :]
+    tables = (0, 0x11, 0x11)
+    scan = [b"\xff\xda" + struct.pack(">HBBBI", 8, 1, 1 + n, tables[n], 0x3F0000) for n in range(3)]
+    every = b"".join(scan[number % 3] for number in range(scans))
+    return head[: head.index(b"\xff\xda")] + every + b"\xff\xd9"
+
+
+def in_tiff(content, strips=1):
+    """A TIFF of 4 million pixels for each strip, which are all the same JPEG."""
+    places, sizes = struct.pack("<I", 8) * strips, struct.pack("<I", len(content)) * strips
+    lists = 8 + len(content)
+    tags = {256: (1, 2000), 257: (1, 2000 * strips), 258: (1, 8), 259: (1, 7), 262: (1, 1)}
+    tags |= {273: (strips, lists if strips > 1 else 8), 277: (1, 1), 278: (1, 2000)}
+    tags |= {279: (strips, lists + len(places) if strips > 1 else len(content))}
+    file = b"II*\0" + struct.pack("<I", lists + 2 * len(places)) + content + places + sizes
+    entries = (struct.pack("<HHII", tag, 4, *tags[tag]) for tag in tags)
+    return file + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
+
+
+def exif(times):
+    """A JPEG with segments of EXIF."""
+    file = io.BytesIO()
+    Image.new("L", (2000, 2000), 128).save(file, "JPEG")
+    segment = b"\xff\xe1\x10\x00Exif\0\0".ljust(0x1002, b"\0")
+    return file.getvalue()[:2] + segment * times + file.getvalue()[2:]
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         (tiled(65536, 32752), "has tiles of 2,146 million pixels; save it again"),
+        (tiled(4096, 4096, 100_000), "has tiles of 419 million pixels; save it again"),
+        (tiled(4096, 4096, 100_000, 16, 3), "has tiles of 419 million pixels; save it again"),
         (scanned(1100), "scans of 4 million pixels; save it again"),
+        (plain_scans(500), "has 500 scans of 9 million pixels; save it again"),
+        (in_tiff(scanned(1100)), "scans of 4.0 million pixels.*; save it again"),
+        (in_tiff(scanned(500), 2), "scans of 4.0 million pixels.*; save it again"),
+        (exif(101), "has far too much EXIF; save it again"),
     ],
-    ids=["tiles", "scans"],
+    ids=[
+        "tiles",
+        "tiles together",
+        "deep tiles",
+        "scans",
+        "plain scans",
+        "strip",
+        "strips",
+        "EXIF",
+    ],
 )
 def test_a_picture_that_takes_far_more_than_its_pixels_is_refused(tmp_path, content, told):
     (tmp_path / "x.jpg").write_bytes(content)
@@ -161,8 +220,13 @@ def test_a_picture_that_takes_far_more_than_its_pixels_is_refused(tmp_path, cont
 
 @pytest.mark.parametrize(
     "content",
-    [tiled(256, 256), scanned(20), scanned(1) + b"\xff\xda\0\2" * 2000],
-    ids=["tiles", "scans", "a video behind it"],
+    [
+        *(tiled(256, 256), tiled(16, 512, 100_000, 16, 3), scanned(20)),
+        *(scanned(1) + b"\xff\xda\0\2" * 2000, plain_scans(3), in_tiff(scanned(9), 3), exif(3)),
+    ],
+    ids=["tiles", "rows", "scans", "a video behind it", "plain scans", "strips", "exif"],
 )
 def test_a_tile_larger_than_its_picture_and_some_scans_are_usual(content):
-    assert open_picture(content).width in (16, 2000)
+    assert open_picture(content).size > (15, 15)
+    if is_tiff(content) and b"\xff\xda" not in content:
+        assert read_tiff(content, None, 10**8, Room()).size

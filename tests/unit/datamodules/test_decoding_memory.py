@@ -3,6 +3,7 @@
 Memory is measured as the most that the process holds, since Pillow's is not Python's.
 """
 
+import ctypes
 import io
 import lzma
 import struct
@@ -178,6 +179,22 @@ def test_decoding_takes_little_more_than_the_picture(name):
     decode(small, "x", wanted)  # what is imported then
     taken = peak_of(lambda: decode(content, "x", wanted))
     assert taken / SIDE**2 < most
+
+
+@pytest.mark.parametrize("shape", [(1, 3_000_000), (3_000_000, 1)], ids=["tall", "wide"])
+def test_a_thin_pictures_rows_and_resize_are_counted(monkeypatch, shape):
+    counted, take = [], Room.take
+
+    def counting(room, needed):
+        counted.append(needed)
+        take(room, needed)
+
+    decode(encoded(Image.new("L", (40, 40))), "x", PixelFormat(size=16))
+    monkeypatch.setattr(Room, "take", counting)
+    content = encoded(Image.new("L", shape))
+    ctypes.CDLL(None).malloc_trim(0)  # or what was freed before counts as held
+    taken = peak_of(lambda: decode(content, "x", PixelFormat(size=16)))
+    assert 0.5 * sum(counted) < taken < 1.1 * sum(counted)
 
 
 def random_picture(mode):

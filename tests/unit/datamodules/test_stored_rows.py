@@ -1,6 +1,7 @@
 """Rows of arrays in files, also of files that are cut short meanwhile."""
 
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_told(tmp_path, name):
     os.truncate(tmp_path / name, 100_000)
     with pytest.raises(DataError, match="was cut short while it was read; put it back"):
         source.read(np.arange(400))
+
+
+@pytest.mark.parametrize("shape", [(-1, 4), (True, True), (1,) * 33, (2, -1), (0, -3)], ids=str)
+def test_a_shape_that_no_array_has_is_refused(tmp_path, shape):
+    header = repr({"descr": "<f4", "fortran_order": False, "shape": shape}).encode().ljust(400)
+    content = b"\x93NUMPY\2\0" + len(header).to_bytes(4, "little") + header + bytes(64)
+    (tmp_path / "x.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(DataError, match=r"its shape is \(.*which no array has"):
+            NPZ(NPZ.Config(path=str(tmp_path / name))).open_half("train")
 
 
 def test_columns_first_are_read_whole(tmp_path):

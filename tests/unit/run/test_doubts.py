@@ -48,8 +48,8 @@ def test_a_column_far_wider_than_the_others_is_told(experiment, deviations, colu
     ("names", "ranges"),
     [
         (
-            ("age", "weight (kg)", "fat %"),
-            '{age: [-1, 2], "weight (kg)": [-1240, 12400], "fat %": [0, 0.1]}',
+            ("Größe", "weight (kg)", "fat %"),
+            '{Größe: [-1, 2], "weight (kg)": [-1240, 12400], "fat %": [0, 0.1]}',
         ),
         (tuple(f"gene {n}" for n in range(21)), '{"gene 1": [-1240, 12400], …}'),
     ],

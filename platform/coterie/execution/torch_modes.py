@@ -1,0 +1,54 @@
+"""Modes and hooks of PyTorch that code has entered: they change what every operation does.
+
+PyTorch has no public way to leave those whose context object is gone.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+_core: Any = torch._C
+_autograd: Any = _core._autograd
+
+
+def function_modes() -> tuple[Any, ...]:
+    """Return the function modes that have been entered, but for the default device's."""
+    return tuple(mode for mode in _entered() if not isinstance(mode, DeviceContext))
+
+
+def set_function_modes(wanted: tuple[Any, ...]) -> None:
+    """Leave the function modes that are not among these."""
+    every = _entered()
+    for _ in every:
+        _core._pop_torch_function_stack()
+    for mode in every:
+        if isinstance(mode, DeviceContext) or any(mode is one for one in wanted):
+            _core._push_on_torch_function_stack(mode)
+
+
+def _entered() -> list[Any]:
+    return [_core._get_function_stack_at(n) for n in range(_core._len_torch_function_stack())]
+
+
+def dispatch_modes() -> int:
+    """Return how many dispatch modes have been entered."""
+    return len(_get_current_dispatch_mode_stack())
+
+
+def set_dispatch_modes(wanted: int) -> None:
+    """Leave the last dispatch modes until so many are left."""
+    while dispatch_modes() > wanted:
+        _core._pop_torch_dispatch_stack(None)
+
+
+def saved_tensor_hooks() -> Any:
+    """Return the hooks that pack and unpack what the backward pass needs; None without."""
+    return _autograd._top_saved_tensors_default_hooks(True)
+
+
+def set_saved_tensor_hooks(wanted: Any) -> None:
+    """Remove the last such hooks until these are left."""
+    while (found := saved_tensor_hooks()) is not None and found != wanted:
+        _autograd._pop_saved_tensors_default_hooks()
