@@ -21,7 +21,12 @@ from coterie.studies.paper_study import (
 )
 from coterie.studies.plan import CompareConfig, Variant, variant_configs
 from coterie.studies.results_file import read_results
-from coterie.tracking.paths import default_root, local_path
+from coterie.tracking.paths import (
+    check_replaceable,
+    default_root,
+    local_path,
+    make_writable,
+)
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
 _INSTEAD = {
@@ -136,9 +141,13 @@ class StudyPlan:
         """Check the config of every run, and the file of results, before the first run begins.
 
         Raises:
-            ConfigError: At the first config that is refused.
+            ConfigError: At the first config that is refused, or if the file of results cannot be
+                written.
             DataError: If the file is none of results.
         """
+        if self._options.results is not None:
+            make_writable("results", self.file.parent, shared=True)
+            check_replaceable("results", self.file)
         read_results(self.file)
         variant_configs(tuple(self.prepared.values()), 0)
         variant_configs(tuple(self.cells(None)), self.seeds[0])

@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from coterie.config.plain_files import read_bytes
 from coterie.errors import DataError
 from coterie.studies.paper_study import Cell
 from coterie.tracking.atomic import write_text_atomically
@@ -54,10 +55,10 @@ def read_results(path: Path) -> tuple[Result, ...]:
     if not path.is_file():
         return ()
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            found = tuple(map(_result, csv.DictReader(file)))
+        text = read_bytes(path).decode("utf-8")
+        found = tuple(map(_result, csv.DictReader(io.StringIO(text, newline=""))))
         _check_keys(found)
-    except (KeyError, ValueError, csv.Error) as error:
+    except (KeyError, OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path}: it is not a file of a study's results ({error}); correct or remove it."
         ) from error

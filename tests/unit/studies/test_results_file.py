@@ -1,12 +1,14 @@
 """The file of a study's results: what is added, replaced, kept."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.studies.origin import config_digest
+from coterie.studies.paper_plan import read_study_plan
 from coterie.studies.paper_study import Cell
 from coterie.studies.results_file import Result, add_results, read_results
 
@@ -85,6 +87,20 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, kind) -> None:
     ) as told:
         read_results(path)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("there", ["link", "pipe", "file"])
+def test_a_place_that_cannot_take_results_is_refused_before_the_first_run(tmp_path, there) -> None:
+    place = tmp_path / "results"
+    if there == "file":
+        place.write_text("")
+    else:
+        place.mkdir()
+        file = place / "ccfc_1-smoke.csv"
+        file.symlink_to("/proc/kmsg") if there == "link" else os.mkfifo(file)
+    plan = read_study_plan(["study=ccfc_1", "scale=smoke", f"results={place}"])
+    with pytest.raises(ConfigError, match=f"^results={place}"):
+        plan.check()
 
 
 def test_a_digest_is_of_what_decides_the_numbers() -> None:
