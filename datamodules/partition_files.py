@@ -18,16 +18,18 @@ from coterie.config.parquet_growth import ParquetTable
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import DataArrays, Indices
 from coterie.errors import DataError
+from coterie.tracking.atomic import replacing
 
 _COLUMNS = {"sample": pa.int64(), "client": pa.int32()}
 
 
 def write_partition(path: Path, parts: Sequence[Indices], data: DataArrays) -> None:
-    """Write each client's rows; the folder must exist."""
+    """Write each client's rows."""
     rows = np.concatenate(parts)
     clients = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
     schema = pa.schema(list(_COLUMNS.items()), metadata=_fingerprint(data))
-    pq.write_table(pa.table({"sample": rows, "client": clients}, schema=schema), path)
+    with replacing(path) as temporary:
+        pq.write_table(pa.table({"sample": rows, "client": clients}, schema=schema), temporary)
 
 
 def read_partition(path: Path, data: DataArrays) -> list[Indices]:

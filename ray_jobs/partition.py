@@ -6,7 +6,7 @@ from coterie.commands.arguments import read_values, separate
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
 from coterie.config.about import about
-from coterie.tracking.paths import local_path, make_writable
+from coterie.tracking.paths import check_replaceable, local_path, make_writable
 from coterie.tracking.terminal import Terminal
 
 _HELP = """\
@@ -44,13 +44,15 @@ def _partition(arguments: Sequence[str]) -> int:
     make_writable("out", folder)
     counts, names = class_spread(data, parts)
     clients = client_names(data, parts)
-    figure = folder / "partition.png"
+    figure, table = folder / "partition.png", folder / "partition.parquet"
+    check_replaceable("out", table)
     console = Terminal()
     with guarded(figure, console.print):
         label_distribution_figure(counts, names, figure, clients, about([config]))
-    write_partition(folder / "partition.parquet", parts, data)
+    write_partition(table, parts, data)
     console.print(class_table(counts, names, clients))
-    console.print(f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True)
+    written = [str(path) for path in (figure, table) if path.is_file()]
+    console.print(", ".join(written), soft_wrap=True)
     return 0
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError
 from coterie.jobs.train import main
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
+from coterie.tracking.paths import make_writable
 from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
@@ -139,6 +140,22 @@ def test_a_folder_that_another_user_has_made_is_refused(place, capsys, resume):
 
 
 @as_root
+@pytest.mark.parametrize("key", ["out", "run_dir"])
+def test_a_folder_in_which_others_may_put_links_is_refused(place, key):
+    """Whether everybody may write there, or another user has made the link that leads there."""
+    private, theirs = place / "private", place / "theirs"
+    private.mkdir(mode=0o700)
+    as_nobody(f'mkdir "$1"; ln -s {private} "$1/out"', theirs)
+    with pytest.raises(ConfigError, match=f"^{key}={theirs}/out: it is another user's folder"):
+        make_writable(key, theirs / "out")
+    with pytest.raises(ConfigError, match=f"^{key}={place}: everybody may write there, who could"):
+        make_writable(key, place)
+    make_writable(key, place / "new")
+    (place / "own").symlink_to(private)
+    make_writable(key, place / "own")
+
+
+@as_root
 def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place, caplog):
     """Another user puts a link there as soon as the run has begun."""
     folder, victim = place / "run", place / "private"
@@ -161,6 +178,27 @@ def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place
     assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("checkpoints", "model")] == [
         *(0o700, 0o775),
     ]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_run_whose_folder_is_moved_says_so_and_can_be_gone_on_with(tmp_path, deleted):
+    folder, plain = tmp_path / "run", tmp_path / "plain"
+    keys = ("checkpoint.every=1", "method.representation_rounds=3")
+
+    class Moves(Silent):
+        def phase_finished(self, record):
+            if record.phase.round == 1 and folder.is_dir():
+                folder.rename(tmp_path / "moved")
+
+    with pytest.raises(RunError, match=f"^run_dir={folder}: the folder was moved or deleted"):
+        Federation(compose(*COMMAND, *keys, f"run_dir={folder}"), Moves()).run()
+    assert not folder.exists()
+    if deleted:
+        return
+    (tmp_path / "moved").rename(folder)
+    assert main([*COMMAND, *keys, f"run_dir={folder}", "resume=true"]) == 0
+    assert main([*COMMAND, *keys, f"run_dir={plain}"]) == 0
+    assert len({(run / "model/model.safetensors").read_bytes() for run in (folder, plain)}) == 1
 
 
 def test_a_lock_without_a_run_is_not_told_as_one(tmp_path):

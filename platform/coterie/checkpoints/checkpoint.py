@@ -1,7 +1,8 @@
 """Saves checkpoints atomically (server, clients, peer messages, ledger), and loads them."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,27 +92,25 @@ def save_checkpoint(
     """
     states = states or StateFiles(folder / STATES, backend)
     name = checkpoint_name(state.server.round, state.server.step)
-    partial = folder / f".{name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
     make_private(folder)
-    partial.mkdir()
-    digests = states.digests(state.states)
-    states.write(state.states, states.missing(digests))
-    for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):
-        save_tensors(partial / file, tensors)
-    inline, files = states.rows.write(rows_of(state, digests))
-    record = {
-        "format": FORMAT,
-        **state_record(state, inline),
-        "rows": files,
-        "packs": states.packs(digests.values()),
-        "tracking": dict(tracking),
-        "config": dict(config),
-        **({"data": dict(data)} if data else {}),
-        "files": {file: file_digest(partial / file) for file in _FILES},
-    }
-    write_text_atomically(partial / "run.json", seal(record))
-    _publish(folder, partial, name, best=best)
+    with _unfinished(folder / f".{name}.partial") as partial:
+        digests = states.digests(state.states)
+        states.write(state.states, states.missing(digests))
+        for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):
+            save_tensors(partial / file, tensors)
+        inline, files = states.rows.write(rows_of(state, digests))
+        record = {
+            "format": FORMAT,
+            **state_record(state, inline),
+            "rows": files,
+            "packs": states.packs(digests.values()),
+            "tracking": dict(tracking),
+            "config": dict(config),
+            **({"data": dict(data)} if data else {}),
+            "files": {file: file_digest(partial / file) for file in _FILES},
+        }
+        write_text_atomically(partial / "run.json", seal(record))
+        _publish(folder, partial, name, best=best)
     _prune(folder, name, policy, states)
     return folder / name
 
@@ -234,6 +233,18 @@ def _candidates(folder: Path) -> list[str]:
     first = [] if latest is None else [latest, _former(latest)]
     names = dict.fromkeys([*first, *checkpoints_in(folder), *formers])
     return [name for name in names if (folder / name).is_dir()]
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """Make a folder anew, and remove it if it could not be filled and renamed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _publish(folder: Path, partial: Path, name: str, *, best: bool) -> None:

@@ -1,5 +1,6 @@
 """Writes checkpoints in a thread beside the training; a failed write does not end the run."""
 
+import errno
 import shutil
 import tempfile
 import threading
@@ -76,6 +77,7 @@ class CheckpointWriter:
         try:
             self._save(folder, StateFiles(folder / STATES, self.backend), state, tracking)
         except (OSError, SafetensorError, StateLostError) as error:
+            shutil.rmtree(folder.parent, ignore_errors=True)
             self.warn(f"{problem} Nor could it be saved in {folder} ({error}).")
             return
         self.warn(
@@ -129,6 +131,8 @@ class CheckpointWriter:
 
     def _check_room(self, state: RunState) -> None:
         """Raise an OSError if the disk has too little room for the checkpoint."""
+        if not self.folder.parent.is_dir():  # it has been moved, and is not made anew
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
         make_private(self.folder)
         missing = self._states.missing(self._states.digests(state.states))
         messages = [handle for by in state.peer_messages.values() for handle in by.values()]

@@ -16,6 +16,8 @@ YAML_BYTES = 1 << 19
 """Largest size of a stored config, which takes a second or two to read."""
 _JSON_BYTES = 1 << 28
 """Largest size of a JSON file, enough for records of a million clients."""
+_MOST_VALUES = 1 << 24
+"""Values of a JSON file, at most; one of two characters takes up to 64 bytes of memory."""
 _DEPTH = 32
 _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
 """Long numbers in YAML, which take time by the square of their length."""
@@ -51,11 +53,15 @@ def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: If it is larger than `most` bytes, is not UTF-8 or JSON, or nested too deep.
+        ValueError: If it is larger than `most` bytes, has more than 16 million values, is not
+            UTF-8 or JSON, or nested too deep.
         OSError: If it cannot be read.
     """
+    content = read_bytes(path, most)
+    if sum(map(content.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
     try:
-        return json.loads(read_bytes(path, most).decode("utf-8"))
+        return json.loads(content.decode("utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 

@@ -196,7 +196,7 @@ class Federation:
         known = isinstance(error, CoterieError)
         sentence = str(error) if known else f"{type(error).__name__}: {described(error)}"
         status: Status = "interrupted" if interrupted else "failed"
-        if _refused(session, error) or session.already_completed:
+        if _refused(session, error) or session.already_completed or session.is_moved:
             session.close(status)
         else:
             session.conclude(status, {}, None if interrupted else sentence)

@@ -26,7 +26,7 @@ from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
 from coterie.rounds.gather import FAILURES
-from coterie.rounds.loop import Loop
+from coterie.rounds.loop import Committed, Loop
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
@@ -103,6 +103,25 @@ class Session:
             return self._finish(recorder, state)
         except OSError as error:
             raise self.system_error(error, "training is done") from error
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the run's folder is no longer where the run has begun to write to it."""
+        return self._tracker is not None and not self.directory.config.is_file()
+
+    def _commit(self, state: RunState, committed: Committed) -> None:
+        """Record a phase in the run's folder."""
+        self._check_place()
+        if self._recorder is not None:
+            self._recorder.commit(state, committed)
+
+    def _check_place(self) -> None:
+        if self.is_moved:
+            path = self.directory.path
+            raise RunError(
+                f"run_dir={path}: the folder was moved or deleted while the run wrote to it; move "
+                f"it back, and go on with resume=true run_dir={path}."
+            )
 
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
@@ -197,7 +216,7 @@ class Session:
             backend=self._backend,
             workload=self.assembly.workload,
             observer=self.view,
-            commit=self._recorder.commit,
+            commit=self._commit,
             recover=recovery.recover,
             abandon=self._recorder.abandon,
             log_failure=self._failure_log().write,
@@ -244,6 +263,7 @@ class Session:
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
+        self._check_place()
         recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)

@@ -146,7 +146,7 @@ class StudyPlan:
             DataError: If the file is none of results.
         """
         if self._options.results is not None:
-            make_writable("results", self.file.parent, shared=True)
+            make_writable("results", self.file.parent)
             check_replaceable("results", self.file)
         read_results(self.file)
         variant_configs(tuple(self.prepared.values()), 0)

@@ -1,12 +1,9 @@
 """The results of a study at one scale: a CSV file with a row for each cell and seed."""
 
 import csv
-import fcntl
 import io
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -16,6 +13,7 @@ from coterie.config.plain_files import read_bytes
 from coterie.errors import DataError
 from coterie.studies.paper_study import Cell
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.claim import alone
 
 _OWN = ("row", "column", "seed")
 _ORIGIN = ("commit", "device", "config")
@@ -92,25 +90,13 @@ def add_results(path: Path, new: Iterable[Result]) -> None:
     that run at the same time wait for each other here, so that none undoes what another has added.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.parent):
+    with alone(path.with_name(f".{path.name}.lock")):
         found = {result.key: result for result in read_results(path)}
         for result in new:
             then = found.get(result.key)
             if then is None or not _same(then, result):
                 found[result.key] = result
         write_text_atomically(path, _text(found.values()))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, if its file system has locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _same(then: Result, now: Result) -> bool:

@@ -17,7 +17,7 @@ from coterie.config.plain_files import read_json
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources, capacity, need
 from coterie.distributed.tuning import Report, ray_for_trials, run_trials
-from coterie.errors import ConfigError, InterruptedRunError, RunError, listed
+from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError, listed, reason
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.scorer import UNSUPERVISED
@@ -229,8 +229,15 @@ class _Search:
         """Return the trials that were stopped earlier by this objective, with their rounds."""
         if not self._file.is_file():
             return {}
-        known = read_json(self._file)
-        return dict(known["rounds"]) if known["objective"] == self._options.objective else {}
+        try:
+            known = read_json(self._file)
+            rounds = {str(trial): int(round_) for trial, round_ in known["rounds"].items()}
+            return rounds if known["objective"] == self._options.objective else {}
+        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{self._file}: it does not say which trials were stopped ({reason(error)}); "
+                "remove it, and they are trained again."
+            ) from error
 
     def _order(self, run: PlannedRun, history: Sequence[Report], *, gpu: bool) -> TrialOrder:
         return TrialOrder(

@@ -38,6 +38,33 @@ def claimed(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Wait until no other process of this user is here with the same lock file, then removed.
+
+    Where the file system has no locks it goes on at once.
+    """
+    descriptor = _open_alone(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _open_alone(path: Path) -> int:
+    """Open and lock the file that is there; the one that was waited for has been removed."""
+    while True:
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT, mode=0o600)
+        _close_to_others(descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                return descriptor
+        os.close(descriptor)
+
+
 def _open_locked(folder: Path) -> int:
     """Open and lock the file that is there, which no other folder has too."""
     while True:

@@ -81,19 +81,25 @@ def check_contained(key: str, folder: Path) -> None:
 
 
 def check_ours(key: str, folder: Path) -> None:
-    """Refuse a folder of another user's, who could lead what a run writes to other files.
+    """Refuse a folder in which another user could lead what is written to other files.
 
     A new file tells who the user is there, as network file systems may count owners otherwise.
 
     Raises:
-        ConfigError: If it is another user's, root's excepted.
+        ConfigError: If it, or a link to it, is another user's, root's excepted, or if everybody may
+            write there.
     """
     with tempfile.TemporaryFile(dir=folder) as made:
-        user, owner = os.fstat(made.fileno()).st_uid, folder.stat().st_uid
-    if owner not in {0, user}:
+        user, found = os.fstat(made.fileno()).st_uid, folder.stat()
+    if {found.st_uid, folder.lstat().st_uid} - {0, user}:
         raise ConfigError(
             f"{key}={folder}: it is another user's folder, who could lead what is written there to "
             "other files; choose a new one, or chown it with all that is in it."
+        )
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"{key}={folder}: everybody may write there, who could lead what is written to other "
+            "files; choose a new folder, also one in it."
         )
 
 
@@ -155,7 +161,7 @@ def make_writable(key: str, path: Path, *, shared: bool = False) -> None:
     """Make a folder and test that it can be written to, before a run starts.
 
     Raises:
-        ConfigError: If it cannot, or it is another user's and not `shared`.
+        ConfigError: If it cannot, or others could write to it too and it is not `shared`.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

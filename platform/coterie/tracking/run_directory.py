@@ -69,8 +69,9 @@ class RunDirectory:
             )
         path = path.absolute()
         made = not path.exists()
+        if path.is_dir():
+            close_to_others(path)
         make_writable(key, path)
-        close_to_others(path)
         check_unclaimed(path)
         ours = [child for child in path.iterdir() if child.name == LOCK or is_half(child)]
         if any(child not in ours or child.is_symlink() for child in path.iterdir()):

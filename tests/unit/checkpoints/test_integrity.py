@@ -1,11 +1,13 @@
 """A checkpoint that was cut short or altered anywhere is recognised, and the one before it used."""
 
+import errno
 import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from coterie.checkpoints import checkpoint
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.checkpoints.integrity import DamagedError
 from coterie.checkpoints.record import load_tensors_file, save_tensors
@@ -148,6 +150,19 @@ def test_one_that_was_asked_for_is_not_replaced_by_another(two, backend, tmp_pat
     assert str(caught.value) == (
         f"{folder}: it has no checkpoint of round 7; it has those of rounds 1, 2."
     )
+
+
+def test_one_that_could_not_be_written_leaves_nothing(two, backend, tmp_path, monkeypatch):
+    folder = shutil.copytree(two, tmp_path / "run")
+    before = sorted(path.name for path in folder.iterdir())
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_text_atomically", full)
+    with pytest.raises(OSError, match="No space"):
+        save(folder, state_of(3), backend)
+    assert sorted(path.name for path in folder.iterdir()) == before
 
 
 def test_a_run_goes_on_over_a_damaged_one(two, backend, tmp_path):

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.config import plain_files
 from coterie.config.plain_files import YAML_BYTES, read_json, read_yaml
 from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
@@ -110,6 +111,17 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     (tmp_path / "endless").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="not a regular file"):
         read_json(tmp_path / "endless")
+
+
+def test_json_of_very_many_values_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain_files, "_MOST_VALUES", 100)
+    path = tmp_path / "x.json"
+    for inside in ("{}", "[]", "1"):
+        path.write_text(f"[{','.join([inside] * 101)}]")
+        with pytest.raises(ValueError, match="more than 100 values"):
+            read_json(path)
+    path.write_text(f"[{','.join(['1'] * 100)}]")
+    assert len(read_json(path)) == 100
 
 
 def test_deep_json_is_refused(tmp_path):

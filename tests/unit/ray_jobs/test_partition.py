@@ -1,5 +1,7 @@
 """`coterie partition`: what it shows and writes, and runs that take its file."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +38,26 @@ def test_a_later_run_has_the_same_clients(tmp_path, capsys, monkeypatch):
     assert types == {"sample": "int64", "client": "int32"}
     with Image.open(out / "partition.png") as figure:
         assert figure.format == "PNG"
+
+
+@pytest.mark.parametrize("name", ["partition.parquet", "partition.png"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(tmp_path, capsys, name, kind):
+    out, private = tmp_path / "out", tmp_path / "private"
+    out.mkdir()
+    private.write_text("precious")
+    place = out / name
+    make = {"link": lambda: place.symlink_to(private), "pipe": lambda: os.mkfifo(place)}
+    make.get(kind, place.mkdir)()
+    code = main([*SMALL, f"out={out}"])
+    shown = capsys.readouterr()
+    assert private.read_text() == "precious"
+    if name.endswith("parquet"):
+        assert code == 2
+        assert shown.err.startswith(f"out={place}: there is something else than a file")
+    elif kind != "link":  # a figure that fails ends nothing, and is not told as written
+        assert code == 0
+        assert shown.out.splitlines()[-1] == str(out / "partition.parquet")
 
 
 def test_a_quoted_folder_is_that_folder(tmp_path):

@@ -1,5 +1,6 @@
 """The file of a study's results: what is added, replaced, kept."""
 
+import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,6 +54,19 @@ def test_studies_at_the_same_time_keep_each_others_results(tmp_path) -> None:
         list(threads.map(lambda row: add_results(path, [result(row)]), rows))
     assert sorted(each.cell.row for each in read_results(path)) == sorted(rows)
     assert [each.name for each in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_lock_that_another_user_may_have_is_not_waited_for(tmp_path) -> None:
+    """Whoever may open a folder, or a file that came open to all, may lock it."""
+    path, own = tmp_path / "x.csv", tmp_path / ".x.csv.lock"
+    own.touch(0o644)
+    with ThreadPoolExecutor(1) as threads:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        threads.submit(add_results, path, [result()]).result(timeout=10)
+        os.close(folder)
+    assert len(read_results(path)) == 1
+    assert not own.exists()
 
 
 def test_another_file_is_refused(tmp_path) -> None:

@@ -134,6 +134,20 @@ def test_what_no_run_would_take_is_refused_before_any_trial(capsys, tmp_path, ke
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    "content",
+    ['{"objective": "loss"', "[1]", '{"objective": "loss"}', '{"objective": "loss", "rounds": 3}'],
+)
+def test_a_damaged_list_of_stopped_trials_is_refused(tmp_path, capsys, content):
+    (tmp_path / "tune.yaml").write_text("experiments: {}")
+    (tmp_path / "stopped.json").write_text(content)
+    words = ("experiment=fedmcc_digits", "objective=loss", "space={method.learning_rate: [0.1]}")
+    more = ("cluster=serial", "trials=1", "data.limit=200", f"run_dir={tmp_path}")
+    assert tune.main([*words, *more]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith(f"{tmp_path}/stopped.json: it does not say which trials were stopped (")
+
+
 def test_without_ray_tune_a_sentence_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr(tune, "_NEEDED", ("pandas", "no_such_package"))
     assert tune.main([DIGITS, SPACE]) == 2
