@@ -18,7 +18,7 @@ from coterie.datamodules.image_files import DecodedPictures, Tally, decode_image
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.resize import resize_images
-from coterie.datamodules.site_levels import measured_levels
+from coterie.datamodules.site_levels import WHOLE, measured_levels, tell_levels
 from coterie.errors import ConfigError, DataError
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -42,6 +42,7 @@ class Fitting:
         mode: Mode of the images; None unless they have one or three channels.
         pixel_format: How the run brought its pictures into form; size and mode are the model's.
         measures: Whether it had levels for each site, so that those of a new one are measured.
+        by_folder: Whether its sites were folders, so that those in a folder of pictures are sites.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +50,7 @@ class Fitting:
     mode: Literal["L", "RGB"] | None
     pixel_format: PixelFormat = field(default_factory=PixelFormat)
     measures: bool = False
+    by_folder: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
     _levels: dict[str, Levels | None] = field(default_factory=dict, repr=False)
 
@@ -65,11 +67,10 @@ class Fitting:
                 "copy the model again."
             )
 
-    def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
-        """Measure the levels of pictures as those of one site, if the run had levels of sites."""
-        if self.measures:
-            levels = measured_levels(pictures, names, self.pixel_format)
-            self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
+    def sites_in(self, folder: Path, files: Sequence[Path]) -> tuple[str, ...]:
+        """Return the site of each file of a folder: its first folder if sites were folders."""
+        inside = (file.relative_to(folder).parts for file in files)
+        return tuple(p[0] if self.by_folder and len(p) > 1 else WHOLE for p in inside)
 
     def measure_sites(self, files: Sequence[Path], sites: Sequence[str]) -> None:
         """Measure the levels of each site's pictures, for `levelled`."""
@@ -78,6 +79,7 @@ class Fitting:
             names = [str(file) for file in own]
             self._levels[site] = measured_levels(own, names, self.pixel_format)
         self.measures = False
+        tell_levels(self._levels)
 
     def levelled(self, files: Sequence[Path], sites: Sequence[str]) -> Sequence[Picture]:
         """Return the files with the levels of their sites, if these were measured."""
@@ -222,6 +224,7 @@ def as_trained(data: object) -> dict[str, Any]:
     return {
         "pixel_format": replace(config.pixel_format, size=None, mode=PixelFormat().mode),
         "measures": isinstance(config.levels, str | Mapping),
+        "by_folder": str(keys.get("target", "")).endswith(":ClientFolders"),
     }
 
 

@@ -122,7 +122,9 @@ class Tally:
     @property
     def lighter(self) -> str:
         """The value of `data.levels` that brightens dark pictures and leaves the others alone."""
-        return "[0,4095]" if self.dark == self.count else "auto, which measures each client's"
+        if self.dark == self.count:
+            return "[0,4095]"
+        return "auto, which measures each client's (data=client_folders, or a column of clients)"
 
     def _ground(self, pixel_format: PixelFormat) -> str:
         """Return what transparent pixels have become, as the end of a sentence."""

@@ -23,6 +23,7 @@ _logger = logging.getLogger(__name__)
 WHOLE = ""
 """The site of data that names no sites."""
 _BITS = range(8, 17)
+_TWELVE_BITS = 4095
 
 
 def measured_levels(
@@ -48,6 +49,12 @@ def measured_levels(
     if not found:
         return None
     low, high = min(one[0] for one in found), max(one[1] for one in found)
+    if dark := sum(one[1] <= _TWELVE_BITS for one in found) if high > _TWELVE_BITS else 0:
+        _logger.warning(
+            "data.levels=auto: %d of %d pictures beside %s have no level above %d and come out "
+            "dark; if they have 12 bits, give them as a client of their own.",
+            *(dark, len(found), names[0], _TWELVE_BITS),
+        )
     if all(whole for _, _, whole in found) and low >= 0 and high < 2 ** _BITS[-1]:
         return 0.0, float(next(2**bits - 1 for bits in _BITS if high < 2**bits))
     return low, max(high, np.nextafter(low, np.inf))
@@ -88,7 +95,7 @@ def with_site_levels(
             known[name] = measured_levels(
                 own, [source.names[row] for row in rows], source.pixel_format
             )
-    _tell({name: known[name] for name in new})
+    tell_levels({name: known[name] for name in new})
     levels = [known.get(name) for name in sites]
     pictures = [
         Levelled(source.pictures[row], levels[owner]) for row, owner in enumerate(owners.tolist())
@@ -97,7 +104,7 @@ def with_site_levels(
     return replace(source, pictures=pictures, read=read)
 
 
-def _tell(measured: Mapping[str, Levels | None]) -> None:
+def tell_levels(measured: Mapping[str, Levels | None]) -> None:
     """Say which levels were measured, since wrong ones make a site too dark or too bright."""
     found = [
         f"{printable(site) or 'all'} {levels[0]:g} to {levels[1]:g}"

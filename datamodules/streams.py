@@ -104,12 +104,15 @@ def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -
     search = PictureSearch()
     paths = search.find(folder)
     search.tell(folder)
-    fitting.measure(paths, [spelled(str(path)) for path in paths])
+    sites = fitting.sites_in(folder, paths)
+    if fitting.measures:
+        fitting.measure_sites(paths, sites)
 
     def read(rows: range) -> _Pictures:
         files = [paths[row] for row in rows]
         shown = [spelled(str(file)) for file in files]
-        return _Pictures(files, shown, [inside(spelled(str(folder)), name) for name in shown])
+        names = [inside(spelled(str(folder)), name) for name in shown]
+        return _Pictures(fitting.levelled(files, [sites[row] for row in rows]), shown, names)
 
     batches = _picture_batches(len(paths), read, fitting, size, on_error)
     return SampleStream(total=len(paths), named=True, batches=batches)

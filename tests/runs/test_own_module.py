@@ -637,6 +637,15 @@ def test_a_watched_metric_that_clients_lack_is_told_with_its_remedy(tmp_path, ho
     federated(tmp_path / "held out", module, callbacks=callbacks, holdout=0.2)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_early_stopping_is_told_to_end_no_run(tmp_path, epochs):
+    view, callbacks = Silent(), [EarlyStopping("val_loss")]
+    federated(tmp_path, callbacks=callbacks, holdout=0.2, epochs=epochs, view=view)
+    (note,) = (note for note in view.notes if "EarlyStopping" in note)
+    assert "not the run" in note
+    assert ("with one epoch a round it changes nothing" in note) == (epochs == 1)
+
+
 def test_a_text_for_a_number_is_refused_before_the_run(tmp_path):
     own = "tests.builders.own_module"
     words = ("experiment=lightning", f"module={own}:Annotated", f"data.target={own}:Data")

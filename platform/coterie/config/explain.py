@@ -230,6 +230,10 @@ def _described(leaf: str, fields: Fields) -> str | None:
     return " or ".join(found) if 0 < len(found) <= _OFFERED else None
 
 
+def _singular(word: str) -> str:
+    return word.removesuffix("s")
+
+
 def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
     """Return keys of this name in sections, or else keys that contain it or have it as initials.
 
@@ -240,7 +244,8 @@ def _further_in(key: str, leaf: str, fields: Fields) -> str | None:
     parts = {name: own.split("_") for name, own in inner.items() if "_" in own}
     found = (
         [name for name, own in inner.items() if own == leaf]
-        or [name for name, own in parts.items() if leaf in own]
+        or [name for name, own in inner.items() if _singular(own) == _singular(leaf)]
+        or [name for name, own in parts.items() if _singular(leaf) in map(_singular, own)]
         or [n for n, own in parts.items() if "".join(part[:1] for part in own) == leaf]
     )
     if any(name.startswith("method.") for name in found):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -144,6 +145,7 @@ def _draw_silhouette(axes: Axes, found: Clustered, seed: int) -> None:
     if near:
         axes.axvline(own, color=COLOURS[2], linestyle=":", linewidth=1)
     axes.set(xlabel="clusters of k-means", ylabel="silhouette")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     which = "dotted: this run's" if near else f"this run has {own:,}"
     axes.set_title(f"other numbers of clusters\n({which})", fontsize=10)
     axes.grid(alpha=0.3)

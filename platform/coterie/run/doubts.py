@@ -13,7 +13,7 @@ from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
-from coterie.errors import DataError
+from coterie.errors import DataError, listed
 from coterie.execution.node_local_data import is_node_local
 from coterie.networks.encoders import EncoderConfig, Raw
 from coterie.run.checks import cluster_number
@@ -119,12 +119,14 @@ def _remedy(
     kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
     columns = f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
     number = int(wrong.argmax()) if not useless[widest] else widest
+    rest = [name for n, name in enumerate(names) if useless[n] and n != number]
+    besides = f", and {listed(rest)}, which say nothing" if rest else ""
     is_one = "looks like an identifier" if series[number] else "is the same in all rows"
     if number != widest:
-        left = f"{columns} leaves out {names[number]}, which {is_one}"
+        left = f"{columns} leaves out {names[number]}, which {is_one}{besides}"
         return f"{scaling} brings the others to like scales, and {left}"
     each = ", another whole number in each row" if series[number] else ""
-    left = f"it {is_one}{each}, which {columns} leaves out"
+    left = f"it {is_one}{each}, which {columns} leaves out{besides}"
     if not _is_apart(values[:, ~useless]):
         return left
     return f"{left}, and {scaling} brings the others to like scales"

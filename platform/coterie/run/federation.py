@@ -45,6 +45,7 @@ from coterie.run.doubts import collapsed, doubts
 from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
+from coterie.run.own_module_checks import notes_on_callbacks
 from coterie.run.own_modules import OwnModules
 from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.run.session import Finished, Session
@@ -275,6 +276,7 @@ class Federation:
         if isinstance(encoder, EncoderConfig) and (advice := encoder.advice(data.shape)):
             yield advice
         own = isinstance(method, FederatesModule)
+        yield from notes_on_callbacks(config)
         if own and any(getattr(c, "is_object", False) for c in (config.method, config.data)):
             yield (
                 "Module or data is an object, so only the program that made it can resume this "

@@ -1,5 +1,9 @@
 """Checks of a run of a user's own module, before actors start."""
 
+from collections.abc import Iterator
+
+from lightning.pytorch.callbacks import EarlyStopping
+
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.loaders import LoaderSamples
@@ -43,6 +47,18 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
                 f"evaluation.{key}: a module of your own is evaluated by its validation_step and "
                 "test_step; leave it out."
             )
+
+
+def notes_on_callbacks(config: RunConfig) -> Iterator[str]:
+    """Tell of Lightning's EarlyStopping, which ends a client's epochs and not the run."""
+    found = getattr(config.method, "followers", ())
+    epochs = getattr(config.method, "epochs", 1)
+    if any(isinstance(callback, EarlyStopping) for callback in found):
+        vain = ", and with one epoch a round it changes nothing" if epochs == 1 else ""
+        yield (
+            f"EarlyStopping ends a client's epochs within a round, not the run{vain}; to end the "
+            "run, give a RunCallback with should_stop (docs/callbacks.md)."
+        )
 
 
 def _check_best(config: RunConfig, method: FederatesModule, data: DataArrays) -> None:

@@ -122,9 +122,9 @@ def until(record: RunRecord, name: str) -> float | None:
 def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
     """Return the mean of curves, and the band of one sample standard deviation around it.
 
-    Curves are interpolated linearly, because bytes and seconds differ between seeds, at every
-    position within the range of all of them. Where there is no such position, as with a single
-    point each, the ends of the curves are joined.
+    Curves are interpolated linearly, because bytes and seconds differ between seeds, from where all
+    have begun; one that has ended keeps its last value, so that the mean ends at that of the table.
+    Curves of a single point each become one point at their mean.
 
     Returns:
         The mean (2, n), and (2, n) the lower and the upper edge; None for a single curve.
@@ -132,11 +132,10 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
     curves = [curve for curve in curves if curve.shape[1]]
     if not curves:
         return np.empty((2, 0)), None
-    first, last = max(curve[0, 0] for curve in curves), min(curve[0, -1] for curve in curves)
     places = np.unique(np.concatenate([curve[0] for curve in curves]))
-    places = places[(places >= first) & (places <= last)]
+    places = places[places >= max(curve[0, 0] for curve in curves)]
     values = np.stack([np.interp(places, *curve) for curve in curves])
-    if first > last:
+    if all(curve.shape[1] == 1 for curve in curves):
         ends = np.stack([curve[:, -1:] for curve in curves])
         places, values = ends[:, 0].mean(axis=0), ends[:, 1]
     mean = values.mean(axis=0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.evaluation.canvas import guarded
 from coterie.studies.comparison_figure import Line, comparison_figure, panels_figure
-from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.comparison_table import ComparisonTable, foremost
 from coterie.studies.curves import axes_of, band, metrics_of, points
 from coterie.studies.paired import differences_csv, differences_figure, paired_differences
 from coterie.studies.ranks import mean_ranks, ranks_figure
@@ -19,6 +19,10 @@ _FLAT = 10
 """Ratio of an axis's height to a curve's from which the curve looks flat."""
 _OF_REPRESENTATIONS = ("tsne", "class_distances")
 """Figures of representations, which are compared by eye."""
+_OVER_SEEDS = (
+    "mean over the seeds, of which those that have ended keep their last value; band: ± one "
+    "standard deviation"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +73,12 @@ def write_report(
 def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
     """Write the differences between variants over seeds, and the ranks over data sets."""
     found, files = paired_differences(table), list[Path]()
-    if found:
+    if not foremost(table) and any(record.completed for record in table.records):
+        _log.warning(
+            "There are no scores to compare, as without labels; name the data's labels, or set "
+            "evaluation.unsupervised=true for scores that need none."
+        )
+    if any(one.half is not None for one in found):
         files.append(out / "differences.csv")
         write_text_atomically(files[0], differences_csv(found))
         path = out / "figures" / "differences.png"
@@ -106,7 +115,7 @@ def _draw(
     """Draw a figure per axis on which a run has points."""
     shown, drawn = metrics or metrics_of(done), []
     several = any(record.seed != done[0].seed for record in done)
-    note = "mean over the seeds, band: ± one standard deviation" if several else ""
+    note = _OVER_SEEDS if several else ""
     for axis in axes or axes_of(done):
         panels = {metric: _lines(done, metric, axis) for metric in shown}
         panels = _apart_if_unlike({name: lines for name, lines in panels.items() if lines})

@@ -124,6 +124,7 @@ def terminal_table(comparison: ComparisonTable) -> Table:
     if more := len(comparison.columns) - len(places):
         table.caption = f"{more} more columns: table.md"
         table.caption_justify = "left"
+        table.min_width = len(table.caption)
     table.add_column("", max_width=_LABEL, overflow="fold")
     table.add_column("runs", justify="right", no_wrap=True)
     for place in places:

@@ -28,7 +28,7 @@ def scores_table(rows: Mapping[str, Mapping[str, float]], width: int) -> Table:
     """
     metrics = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     widths = {name: max(len(name), len(_score(0.0))) for name in metrics}
-    if _NARROWEST_NAME + sum(2 + width for width in widths.values()) > width:
+    if _NARROWEST_NAME + sum(3 + width for width in widths.values()) > width:
         return _below_each_other(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", max_width=_NAME_WIDTH, overflow="fold")

@@ -98,6 +98,10 @@ def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
     return found
 
 
+_MASKED = "Masks were on: the server could read sums over clients, and no client's own message"
+_UNMASKED = "; numbers on its training, such as its loss, each client sends unmasked."
+
+
 def in_words(
     summary: Mapping[str, Any],
     privacy: PrivacyConfig,
@@ -119,11 +123,12 @@ def in_words(
     if share := summary.get("metrics", {}).get("outliers", {}).get("share"):
         found += f"; {share:.1%} of them are outliers, which belong to none"
     spent = summary.get("privacy", {})
+    absent = [f"{number:,} {name}" for name, number in summary.get("simulated", {}).items()]
     return [
         f"{clients:,} clients have trained one model together{found}.",
+        *([f"Simulated among their tasks: {', '.join(absent)}."] if absent else []),
         f"They sent {size} to do so; coterie audit lists what it was.",
-        "Masks were on: the server could read sums over clients, and no client's own message; "
-        "numbers on its training, such as its loss, each client sends unmasked."
+        _MASKED + ("." if spent else _UNMASKED)
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
         noise_in_words(spent) if spent or own_noise is None else own_noise_in_words(own_noise),
@@ -158,5 +163,6 @@ def noise_in_words(spent: Mapping[str, Any]) -> str:
         f"Noise was on: ε is {spent['epsilon']:.3g} for one {spent['unit']}, at δ = "
         f"{spent['delta']:g}. The smaller ε is, the less the result tells about one "
         f"{spent['unit']}: at 1 it is little, at 10 it may be much. δ is about the chance that it "
-        "tells more."
+        "tells more. ε is that of the model alone: scores, figures and tables on this page, and "
+        "the samples' clusters, come from the samples themselves without noise."
     )

@@ -551,6 +551,12 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
         ),
         (["experiment=kmeans", "data=csv"], "^data=csv: .* did you mean manifest"),
         (["experiment=kmeans", f"seed={'9' * 5000}"], "^seed=9+…: it cannot be read"),
+        (["experiment=fedmcc_digits", "method.cluster=3"], r"did you mean method\.clusters\?$"),
+        (
+            ["experiment=fedmcc_digits", "method.round=3"],
+            r"did you mean method\.representation_rounds or method\.clustering_rounds\?$",
+        ),
+        (["experiment=fedavg_digits", "method.epoch=3"], r"did you mean method\.epochs\?$"),
         (["experiment=lightning", "resume=true"], "^resume=true: give the folder of the run"),
         (["resume=true"], "^resume=true: give the folder of the run to go on with as run_dir=DIR"),
         (
@@ -561,7 +567,7 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
 )
 def test_what_goes_elsewhere_is_told_where(words, told):
     with pytest.raises(ConfigError, match=told):
-        compose_plain(*words)
+        load_config(compose_plain(*words))
 
 
 def test_a_strategy_may_be_written_as_its_class():

@@ -456,6 +456,24 @@ def test_a_new_site_is_measured_when_it_is_predicted(tmp_path):
         other.pictures([encoded(RAMP)], ["x"])
 
 
+@pytest.mark.parametrize("kind", ["ClientFolders", "ImageFolder"])
+def test_folders_that_are_predicted_have_levels_of_their_own_if_they_were_sites(
+    tmp_path, caplog, kind
+):
+    site(tmp_path, "a", 12)
+    site(tmp_path, "b", 16)
+    trained = as_trained({"levels": "auto", "target": f"coterie.datamodules.folders:{kind}"})
+    stream = open_samples(tmp_path, Fitting((1, 16, 16), images=True, mode="L", **trained), 4)
+    found = np.concatenate([batch.samples for batch in stream.batches])
+    if kind == "ClientFolders":
+        assert np.array_equal(found, clients(tmp_path, levels="auto")[:])
+        assert "auto reads black to white as a 0 to 4095, b 0 to 65535." in caplog.text
+    else:
+        assert (found[:3].max(), found[3:].max()) == (16, 255)
+        assert "3 of 6 pictures beside " in caplog.text
+        assert "come out dark; if they have 12 bits, give them as a client" in caplog.text
+
+
 def test_measured_levels_of_other_numbers():
     floats = encoded(np.linspace(-3, 5, 256, dtype=np.float32).reshape(16, 16), "TIFF")
     assert measured_levels([floats, b"junk"], ["x", "y"], PixelFormat()) == (-3, 5)

@@ -149,6 +149,17 @@ def test_all_that_is_wrong_with_columns_is_told_at_once(row, widest, told):
     assert str(caught.value).endswith(told)
 
 
+def test_all_that_is_left_out_is_named():
+    columns = np.arange(30)[:, None] / 30 * np.array([1e3, 1, 1])
+    columns[:, 1], columns[:, 2] = np.arange(30), 1.0
+    config, data = table(columns)
+    with pytest.raises(
+        DataError, match=r"leaves out b, which .*, and c, which say nothing"
+    ) as told:
+        check_range(config.model_copy(update={"encoder": Raw()}), data)
+    assert "'data.feature_columns=[a]'" in str(told.value)
+
+
 def table(samples, ranges=None, experiment="kmeans_digits"):
     names = tuple("abc"[: samples.shape[1]])
     data = DataArrays(name="t", samples=samples.astype(np.float32), features=names)

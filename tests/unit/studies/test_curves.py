@@ -109,9 +109,16 @@ def test_the_band_is_one_sample_deviation_around_the_mean():
     assert band([])[0].shape == (2, 0)
 
 
-def test_curves_with_other_places_are_joined_linearly_where_all_reach():
+def test_curves_with_other_places_are_joined_linearly_from_where_all_have_begun():
     mean, _ = band([np.array([[0.0, 4.0], [0.0, 4.0]]), np.array([[1.0, 3.0], [3.0, 3.0]])])
-    np.testing.assert_allclose(mean, [[1, 3], [2, 3]])
+    np.testing.assert_allclose(mean, [[1, 3, 4], [2, 3, 3.5]])
+
+
+def test_a_seed_that_has_ended_keeps_its_last_value_so_that_the_mean_ends_at_the_tables():
+    curves = [np.array([[1.0, 15.0], [0.1, 0.9]]), np.array([[1.0, 20.0, 35.0], [0.1, 0.5, 1.0]])]
+    mean, edges = band(curves)
+    assert mean[:, -1].tolist() == [35, 0.95]
+    assert np.diff(edges[:, -1]) == pytest.approx(2 * np.std([0.9, 1.0], ddof=1))
 
 
 def test_panels_are_final_metrics_that_were_tracked_else_the_loss():

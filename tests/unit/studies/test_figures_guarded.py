@@ -37,6 +37,15 @@ def test_the_rest_of_a_report_is_written(tmp_path, monkeypatch, caplog, figure):
     assert {"table.md", "table.csv", "differences.csv", other} <= names
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_runs_without_scores_or_pairs_have_no_differences(tmp_path, caplog, labelled) -> None:
+    keys = {} if labelled else {"numbers": {"bytes/up": 9.0}, "scores": (), "rows": ()}
+    records = [replace(record(label, 0, "digits"), **keys) for label in "ab"]
+    _, files = write_report(records, tmp_path)
+    assert "differences.csv" not in {path.name for path in files}
+    assert ("There are no scores to compare, as without labels" in caplog.text) != labelled
+
+
 def test_figures_of_representations_stand_side_by_side(tmp_path) -> None:
     records = []
     for number, label in enumerate("abcd"):

@@ -69,6 +69,23 @@ def test_what_protected_the_clients_is_said(spent, masks, said):
     assert any(said in text for text in in_words({**SUMMARY, "privacy": spent}, privacy, 4))
 
 
+def test_with_noise_clients_send_no_numbers_and_the_page_is_not_covered():
+    spent, masked = {"epsilon": 2.5, "delta": 1e-5, "unit": "sample"}, PrivacyConfig()
+    masked = masked.model_copy(update={"secure_aggregation": True})
+    for own in ({}, spent):
+        told = " ".join(in_words({**SUMMARY, "privacy": own}, masked, 4))
+        assert ("such as its loss, each client sends unmasked" in told) == (not own)
+        assert ("scores, figures and tables on this page" in told) == bool(own)
+
+
+def test_clients_that_were_simulated_to_fail_are_told():
+    told = in_words(
+        {**SUMMARY, "simulated": {"dropped": 1900, "stragglers": 3}}, PrivacyConfig(), 4
+    )
+    assert "Simulated among their tasks: 1,900 dropped, 3 stragglers." in told
+    assert not any("Simulated" in text for text in in_words(SUMMARY, PrivacyConfig(), 4))
+
+
 def test_outliers_are_told_as_a_share():
     found = in_words({**SUMMARY, "metrics": {"outliers": {"share": 0.128}}}, PrivacyConfig(), 4)
     assert "into 4 clusters; 12.8% of them are outliers, which belong to none." in found[0]

@@ -105,7 +105,7 @@ def test_a_narrow_terminal_breaks_names_and_cuts_no_number():
     assert "[bold]" in words
 
 
-@pytest.mark.parametrize("width", [20, 30])
+@pytest.mark.parametrize("width", [20, 30, 40])
 def test_a_terminal_too_narrow_for_the_columns_has_a_line_for_each_score(width):
     lines = rendered(scores_table(ROWS, width), terminal=False, width=width).splitlines()
     assert max(map(len, lines)) <= width
