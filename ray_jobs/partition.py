@@ -32,8 +32,8 @@ def _partition(arguments: Sequence[str]) -> int:
     from coterie.datamodules.partition_files import write_partition
     from coterie.evaluation.canvas import guarded
     from coterie.evaluation.label_distribution import (
+        ClassTable,
         class_spread,
-        class_table,
         client_names,
         label_distribution_figure,
     )
@@ -50,7 +50,7 @@ def _partition(arguments: Sequence[str]) -> int:
     with guarded(figure, console.print):
         label_distribution_figure(counts, names, figure, clients, about([config]))
     write_partition(table, parts, data)
-    console.print(class_table(counts, names, clients))
+    console.print(ClassTable(counts, names, clients))
     written = [str(path) for path in (figure, table) if path.is_file()]
     console.print(", ".join(written), soft_wrap=True)
     return 0

@@ -1,11 +1,13 @@
 """The distribution of classes over clients: counts, a table for terminals, a figure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -85,21 +87,34 @@ def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
     return tuple(" + ".join(data.owner_names[owner] for owner in own) for own in owners)
 
 
-def class_table(
-    counts: Counts, class_names: Sequence[str] = (), client_names: Sequence[str] = ()
-) -> Table:
-    """Make a table of the clients' samples per class, at most 80 columns wide.
+@dataclass(frozen=True)
+class ClassTable:
+    """A table of the clients' samples per class, as wide as the terminal, 80 columns at most.
 
     With more than 20 clients, one row has the means of those in the middle. With more classes than
     fit, each row names the client's largest classes instead.
 
     Classes and clients without names have their numbers.
     """
+
+    counts: Counts
+    class_names: Sequence[str] = ()
+    client_names: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Yield the table of the terminal's width."""
+        width = min(_WIDTH, options.max_width)
+        yield _class_table(self.counts, self.class_names, self.client_names, width)
+
+
+def _class_table(
+    counts: Counts, class_names: Sequence[str], client_names: Sequence[str], width: int
+) -> Table:
     names = [label(name) for name in class_names] or list(map(str, range(counts.shape[1])))
     rows = _rows(counts, client_names)
-    room = (_WIDTH - _lead_width(rows) + 1) // len(names) - 1
+    room = (width - _lead_width(rows) + 1) // len(names) - 1
     if room < max(len(_short(count)) for _, row in rows for count in row):
-        return _largest_classes_table(counts, rows, names)
+        return _largest_classes_table(counts, rows, names, width)
     headers = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
     if len(set(headers)) < len(headers):
         headers = [str(number) for number in range(len(names))]
@@ -111,11 +126,11 @@ def class_table(
     return table
 
 
-def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str]) -> Table:
+def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str], width: int) -> Table:
     table = _empty_table(counts)
     table.add_column("classes", justify="right", no_wrap=True)
-    room = _WIDTH - _lead_width(rows) - len("classes ")
-    table.add_column("largest classes", no_wrap=True, overflow="ellipsis", max_width=room)
+    room = width - _lead_width(rows) - len("classes ")
+    table.add_column("largest classes", no_wrap=True, overflow="ellipsis", max_width=max(1, room))
     for lead, row in rows:
         order = np.argsort(-row, kind="stable")[:4]
         largest = ", ".join(f"{names[k]}: {_short(row[k])}" for k in order if row[k] > 0)

@@ -32,8 +32,8 @@ from coterie.errors import (
 )
 from coterie.evaluation.canvas import Figure, guarded
 from coterie.evaluation.label_distribution import (
+    ClassTable,
     class_spread,
-    class_table,
     client_names,
     label_distribution_figure,
 )
@@ -255,7 +255,7 @@ class Federation:
             return
         counts, names = class_spread(data, workload.parts)
         clients = client_names(data, workload.parts)
-        self._view.table(class_table(counts, names, clients))
+        self._view.table(ClassTable(counts, names, clients))
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
             path = directory.figures / "partition.png"

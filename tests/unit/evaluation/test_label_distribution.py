@@ -11,8 +11,8 @@ from rich.console import Console
 from coterie.datamodules.partitions import iid
 from coterie.evaluation import label_distribution as module
 from coterie.evaluation.label_distribution import (
+    ClassTable,
     class_counts,
-    class_table,
     classes_held,
     label_distribution_figure,
 )
@@ -27,10 +27,23 @@ def render(table):
 
 
 def test_a_table_of_2000_clients_is_cut():
-    lines = render(class_table(np.ones((2000, 10), np.int64))).splitlines()
+    lines = render(ClassTable(np.ones((2000, 10), np.int64))).splitlines()
     assert len(lines) < 30
     assert max(map(len, lines)) <= 80
     assert "2000 clients" in lines[-1]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_terminal_has_the_largest_classes_and_no_cut_number(width):
+    stream, counts = io.StringIO(), np.full((3, 10), 123)
+    Console(file=stream, width=width, color_system=None).print(ClassTable(counts))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[2].split()[:2] == ["0", "1230"]
+    if width == 60:
+        assert lines[2].split()[2:] == ["123"] * 10
+    if width == 40:
+        assert lines[0].split()[2:] == ["classes", "largest", "classes"]
 
 
 def test_class_counts_equal_a_slow_count():
@@ -53,7 +66,7 @@ def test_an_empty_client_counts_nothing():
 @pytest.mark.parametrize("scale", [10, 70_000])
 def test_the_table_shows_whole_numbers_in_80_columns(clients, classes, scale):
     counts = np.random.default_rng(1).integers(1, scale, (clients, classes))
-    text = render(class_table(counts, [f"a rather long name {k}" for k in range(classes)]))
+    text = render(ClassTable(counts, [f"a rather long name {k}" for k in range(classes)]))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 24
@@ -65,13 +78,13 @@ def test_the_table_shows_whole_numbers_in_80_columns(clients, classes, scale):
 
 
 def test_the_line_below_a_narrow_table_is_one_line():
-    lines = render(class_table(np.full((3, 2), 50), ("up", "lie"))).splitlines()
+    lines = render(ClassTable(np.full((3, 2), 50), ("up", "lie"))).splitlines()
     assert lines[-1].strip() == "3 clients, 300 samples"
 
 
 def test_every_count_of_ten_classes_is_shown_and_zero_is_a_dot():
     counts = np.diag(np.arange(1, 11) * 1000)
-    rows = [line.split() for line in render(class_table(counts, CIFAR)).splitlines()]
+    rows = [line.split() for line in render(ClassTable(counts, CIFAR)).splitlines()]
     body = [row for row in rows if row and row[0].isdigit() and row[1] != "clients,"]
     assert [row[2:].index(str(1000 * (k + 1))) for k, row in enumerate(body)] == list(range(10))
     assert all(row.count("·") == 9 for row in body)
@@ -82,7 +95,7 @@ def test_every_count_of_ten_classes_is_shown_and_zero_is_a_dot():
 def test_the_middle_of_many_clients_is_their_mean():
     counts = np.zeros((100, 2), dtype=np.int64)
     counts[8:92] = [[4, 7]]
-    rows = [line.split() for line in render(class_table(counts, ("a", "b"))).splitlines()]
+    rows = [line.split() for line in render(ClassTable(counts, ("a", "b"))).splitlines()]
     assert ["mean", "of", "84", "11", "4", "7"] in rows
     assert [row[0] for row in rows if row][2:11] == [*map(str, range(8)), "mean"]
 
@@ -91,7 +104,7 @@ def test_many_classes_name_the_largest():
     counts = np.zeros((2, 100), dtype=np.int64)
     counts[0, [3, 50, 99]] = [5, 40, 12]
     counts[1] = 10
-    text = render(class_table(counts, [f"c{k}" for k in range(100)]))
+    text = render(ClassTable(counts, [f"c{k}" for k in range(100)]))
     assert text.split()[:5] == ["client", "samples", "classes", "largest", "classes"]
     assert "c50: 40, c99: 12, c3: 5" in text
     assert next(line for line in text.splitlines() if "c50" in line).split()[:3] == ["0", "57", "3"]
@@ -99,9 +112,7 @@ def test_many_classes_name_the_largest():
 
 def test_names_that_shorten_to_the_same_become_numbers():
     names = [f"category {k}" for k in range(10)]
-    assert render(class_table(np.ones((2, 10), np.int64), names)).split()[2:12] == list(
-        "0123456789"
-    )
+    assert render(ClassTable(np.ones((2, 10), np.int64), names)).split()[2:12] == list("0123456789")
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(5, 10), (30, 10), (100, 10), (100, 100)])
