@@ -18,7 +18,8 @@ from coterie.errors import ConfigError, RunError
 from coterie.jobs.train import main
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
-from coterie.tracking.paths import make_writable
+from coterie.tracking.paths import check_contained, make_writable
+from coterie.tracking.run_directory import RunDirectory
 from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
@@ -175,9 +176,23 @@ def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place
     (folder / "checkpoints").chmod(0o1777)
     (folder / "model").chmod(0o777)
     assert main([*COMMAND, f"run_dir={folder}", "resume=true"]) == 0
-    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("checkpoints", "model")] == [
-        *(0o700, 0o775),
-    ]
+    modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("checkpoints", "model")]
+    assert modes == [0o700, 0o775]
+    (folder / "model").chmod(0o777)
+    os.chown(folder / "model", 65534, 65534)
+    check_contained("run", folder)  # what another user has is not changed
+    assert stat.S_IMODE((folder / "model").stat().st_mode) == 0o777
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_run_makes_no_folder_that_is_open_to_all(tmp_path, monkeypatch, given):
+    monkeypatch.setenv("COTERIE_RUNS", str(tmp_path / "runs"))
+    before = os.umask(0)
+    try:
+        made = RunDirectory.create(str(tmp_path / "a" / "run") if given else None, "x", job=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o775
 
 
 @pytest.mark.parametrize("deleted", [False, True])

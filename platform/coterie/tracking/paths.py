@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,8 @@ from coterie.tracking.atomic import replacing
 
 _log = logging.getLogger(__name__)
 
+MODE = 0o775
+"""The mode of a new folder, also where the umask would open it to all."""
 ROOT_VARIABLE = "COTERIE_RUNS"
 """Environment variable with the default root of run directories."""
 
@@ -58,8 +61,8 @@ def check_contained(key: str, folder: Path) -> None:
             at a pipe, socket or device.
     """
     root, waiting = os.path.realpath(folder), [str(folder)]
+    close_to_others(folder)
     while waiting:
-        close_to_others(Path(waiting[-1]))
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
@@ -120,13 +123,29 @@ def check_replaceable(key: str, path: Path) -> None:
 def close_to_others(folder: Path) -> None:
     """Take the right to write from everybody but owner and group, in a folder of this user's.
 
-    With it another user could put a link there and lead what is written elsewhere.
+    With it another user could put a link there, or in a folder in it, and lead what is written
+    elsewhere.
     """
-    status = folder.stat()
-    if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        with suppress(OSError):  # it is root's
-            folder.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
-            _log.warning("%s: everybody could write there; now its owner and group can.", folder)
+    closed = [each for each in (folder.resolve(), *_folders_in(folder)) if _close(each)]
+    if closed:
+        _log.warning("%s: everybody could write there; now its owner and group can.", closed[0])
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    for place, names, _ in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
+def _close(folder: Path) -> bool:
+    """Close a folder that is this user's and open to all, and return whether it was."""
+    status = folder.lstat()
+    open_to_all = status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    if not (stat.S_ISDIR(status.st_mode) and open_to_all and status.st_uid == os.geteuid()):
+        return False
+    with suppress(OSError):  # some file systems have no modes
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+        return True
+    return False
 
 
 def make_private(folder: Path) -> None:
@@ -164,7 +183,7 @@ def make_writable(key: str, path: Path, *, shared: bool = False) -> None:
         ConfigError: If it cannot, or others could write to it too and it is not `shared`.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(MODE, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
         if not shared:

@@ -21,6 +21,7 @@ from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import (
+    MODE,
     check_contained,
     close_to_others,
     default_root,
@@ -225,7 +226,7 @@ def _make_default(root: Path, experiment: str) -> Path:
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:
-            path.mkdir()  # fails if it exists, so that two runs never share a folder
+            path.mkdir(MODE)  # fails if it exists, so that two runs never share a folder
         except FileExistsError:
             number += 1
         else:
