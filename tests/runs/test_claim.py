@@ -156,6 +156,22 @@ def test_a_folder_in_which_others_may_put_links_is_refused(place, key):
     make_writable(key, place / "own")
 
 
+def test_where_files_have_no_modes_no_folder_is_open_to_all(tmp_path, monkeypatch, caplog):
+    """As on a drive of Windows, where each is shown with all rights and chmod does nothing."""
+    made = tempfile.TemporaryFile
+
+    def with_all_rights(*args, **keys):
+        file = made(*args, **keys)
+        os.fchmod(file.fileno(), 0o777)
+        return file
+
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
+    monkeypatch.setattr(tempfile, "TemporaryFile", with_all_rights)
+    RunDirectory.create(str(tmp_path), "x", job=False)
+    assert "everybody could write" not in caplog.text
+
+
 @as_root
 def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place, caplog):
     """Another user puts a link there as soon as the run has begun."""

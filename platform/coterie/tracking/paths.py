@@ -86,20 +86,21 @@ def check_contained(key: str, folder: Path) -> None:
 def check_ours(key: str, folder: Path) -> None:
     """Refuse a folder in which another user could lead what is written to other files.
 
-    A new file tells who the user is there, as network file systems may count owners otherwise.
+    A new file tells who the user is there, as network file systems may count owners otherwise, and
+    whether there are modes: where there are none, as on drives of Windows, every folder seems open.
 
     Raises:
         ConfigError: If it, or a link to it, is another user's, root's excepted, or if everybody may
             write there.
     """
     with tempfile.TemporaryFile(dir=folder) as made:
-        user, found = os.fstat(made.fileno()).st_uid, folder.stat()
-    if {found.st_uid, folder.lstat().st_uid} - {0, user}:
+        own, found = os.fstat(made.fileno()), folder.stat()
+    if {found.st_uid, folder.lstat().st_uid} - {0, own.st_uid}:
         raise ConfigError(
             f"{key}={folder}: it is another user's folder, who could lead what is written there to "
             "other files; choose a new one, or chown it with all that is in it."
         )
-    if found.st_mode & stat.S_IWOTH:
+    if found.st_mode & stat.S_IWOTH and not own.st_mode & stat.S_IWOTH:
         raise ConfigError(
             f"{key}={folder}: everybody may write there, who could lead what is written to other "
             "files; choose a new folder, also one in it."
@@ -144,8 +145,7 @@ def _close(folder: Path) -> bool:
         return False
     with suppress(OSError):  # some file systems have no modes
         folder.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
-        return True
-    return False
+    return not folder.lstat().st_mode & stat.S_IWOTH
 
 
 def make_private(folder: Path) -> None:
