@@ -19,10 +19,7 @@ _FLAT = 10
 """Ratio of an axis's height to a curve's from which the curve looks flat."""
 _OF_REPRESENTATIONS = ("tsne", "class_distances")
 """Figures of representations, which are compared by eye."""
-_OVER_SEEDS = (
-    "mean over the seeds, of which those that have ended keep their last value; band: ± one "
-    "standard deviation"
-)
+_OVER_SEEDS = "mean of seeds, ended ones at their last value, ± one standard deviation"
 _log = logging.getLogger(__name__)
 
 
