@@ -102,6 +102,12 @@ _MASKED = "Masks were on: the server could read sums over clients, and no client
 _UNMASKED = "; numbers on its training, such as its loss, each client sends unmasked."
 
 
+_UNCOVERED = (
+    "ε is that of the model alone: scores, figures and tables on this page, and the samples' "
+    "clusters, come from the samples themselves without noise."
+)
+
+
 def in_words(
     summary: Mapping[str, Any],
     privacy: PrivacyConfig,
@@ -132,6 +138,7 @@ def in_words(
         if privacy.secure_aggregation
         else "Masks were off: the server could read each client's own message.",
         noise_in_words(spent) if spent or own_noise is None else own_noise_in_words(own_noise),
+        *([_UNCOVERED] if spent else []),
     ]
 
 
@@ -163,6 +170,5 @@ def noise_in_words(spent: Mapping[str, Any]) -> str:
         f"Noise was on: ε is {spent['epsilon']:.3g} for one {spent['unit']}, at δ = "
         f"{spent['delta']:g}. The smaller ε is, the less the result tells about one "
         f"{spent['unit']}: at 1 it is little, at 10 it may be much. δ is about the chance that it "
-        "tells more. ε is that of the model alone: scores, figures and tables on this page, and "
-        "the samples' clusters, come from the samples themselves without noise."
+        "tells more."
     )
