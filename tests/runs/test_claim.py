@@ -149,7 +149,7 @@ def test_a_folder_in_which_others_may_put_links_is_refused(place, key):
     as_nobody(f'mkdir "$1"; ln -s {private} "$1/out"', theirs)
     with pytest.raises(ConfigError, match=f"^{key}={theirs}/out: it is another user's folder"):
         make_writable(key, theirs / "out")
-    with pytest.raises(ConfigError, match=f"^{key}={place}: everybody may write there, who could"):
+    with pytest.raises(ConfigError, match=f"^{key}={place}: everybody may write there, and could"):
         make_writable(key, place)
     make_writable(key, place / "new")
     (place / "own").symlink_to(private)

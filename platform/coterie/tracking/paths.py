@@ -102,8 +102,8 @@ def check_ours(key: str, folder: Path) -> None:
         )
     if found.st_mode & stat.S_IWOTH and not own.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"{key}={folder}: everybody may write there, who could lead what is written to other "
-            "files; choose a new folder, also one in it."
+            f"{key}={folder}: everybody may write there, and could lead what is written to other "
+            "files; choose a new folder, such as one in it."
         )
 
 
