@@ -65,6 +65,25 @@ class SessionFolder:
                 if part.name != "logs":
                     _remove(part)
 
+    def remove(self) -> None:
+        """Remove it, and give up its lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+@contextlib.contextmanager
+def working_folder() -> Iterator[Path]:
+    """Make a folder and remove it afterwards; the next start removes that of a killed process.
+
+    Raises:
+        ConfigError, RunError: As for `SessionFolder`.
+    """
+    folder = SessionFolder()
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
 
 def new_folder() -> Path:
     """Make a folder whose socket `SOCKET` tells that it is in use.

@@ -7,7 +7,6 @@ its trials, but not what ASHA knows of them.
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.session_folder import working_folder
 from coterie.errors import reason
 
 _ROUND, _VALUE = "round", "objective"
@@ -127,7 +127,7 @@ def run_trials(
     mode = "min" if lower else "max"
     asha = None if grace is None else _asha(grace, reduction, mode, history)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    with _environment(_SETTINGS), tempfile.TemporaryDirectory(prefix="coterie-tune-") as folder:
+    with _environment(_SETTINGS), working_folder() as folder:
         tune.run(
             tune.with_parameters(_Followed, begin=begin),
             name="search",
@@ -137,7 +137,7 @@ def run_trials(
             max_concurrent_trials=parallel,
             max_failures=_LOST,
             raise_on_failed_trial=False,
-            storage_path=folder,
+            storage_path=str(folder),
             callbacks=[_Told(listener)],
             verbose=0,
         )
