@@ -3,10 +3,9 @@
 The samples are in the first of these: the column of pictures or files that the run's own table had
 (`data.picture_column`); a column `image` or `img` (a picture's bytes, or a struct with a field
 `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder); a column of
-lists of numbers; all columns of numbers except those of names, `sample`, `label`, `client`,
-`cluster`, `confidence`, the run's own labels and clients, and the index that pandas writes along.
-Names are in `name`, `id`, `sample_id`, `file_name`, `filename` or the files' paths, clients in
-`data.client_column` or `client`; in CSV these are text, so that 007 keeps its zeros.
+lists of numbers; all columns of numbers except names, `sample`, `label`, `client`, `cluster`,
+`confidence`, the run's own labels and clients, and pandas' index. Names are in `name`, `id` or the
+like, or the files' paths, clients in `data.client_column` or `client`; in CSV these are text.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.jobs.train import main
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
-from coterie.tracking.paths import check_contained, make_writable
+from coterie.tracking.paths import make_writable
 from coterie.tracking.run_directory import RunDirectory
 from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
@@ -196,8 +196,16 @@ def test_what_a_run_writes_is_not_led_out_of_a_folder_that_was_open_to_all(place
     assert modes == [0o700, 0o775]
     (folder / "model").chmod(0o777)
     os.chown(folder / "model", 65534, 65534)
-    check_contained("run", folder)  # what another user has is not changed
+    RunDirectory.open(str(folder))  # what another user has is not changed
     assert stat.S_IMODE((folder / "model").stat().st_mode) == 0o777
+
+
+def test_a_folder_that_is_no_run_is_left_as_it_is(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    for words in ([], ["resume=true"]):
+        assert main([*COMMAND, f"run_dir={tmp_path}", *words]) == 2
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o777
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -219,7 +227,7 @@ def test_a_run_whose_folder_is_moved_says_so_and_can_be_gone_on_with(tmp_path, d
     class Moves(Silent):
         def phase_finished(self, record):
             if record.phase.round == 1 and folder.is_dir():
-                folder.rename(tmp_path / "moved")
+                shutil.rmtree(folder) if deleted else folder.rename(tmp_path / "moved")
 
     with pytest.raises(RunError, match=f"^run_dir={folder}: the folder was moved or deleted"):
         Federation(compose(*COMMAND, *keys, f"run_dir={folder}"), Moves()).run()

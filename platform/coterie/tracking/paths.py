@@ -61,7 +61,6 @@ def check_contained(key: str, folder: Path) -> None:
             at a pipe, socket or device.
     """
     root, waiting = os.path.realpath(folder), [str(folder)]
-    close_to_others(folder)
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:

@@ -100,8 +100,6 @@ def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
 
 _MASKED = "Masks were on: the server could read sums over clients, and no client's own message"
 _UNMASKED = "; numbers on its training, such as its loss, each client sends unmasked."
-
-
 _UNCOVERED = (
     "ε is that of the model alone: scores, figures and tables on this page, and the samples' "
     "clusters, come from the samples themselves without noise."

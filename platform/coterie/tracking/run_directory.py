@@ -70,7 +70,7 @@ class RunDirectory:
             )
         path = path.absolute()
         made = not path.exists()
-        if path.is_dir():
+        if path.is_dir() and not any(path.iterdir()):
             close_to_others(path)
         make_writable(key, path)
         check_unclaimed(path)
@@ -110,6 +110,7 @@ class RunDirectory:
             if checkpoint_in_parts(directory.path):
                 hint = "it is a checkpoint of Lightning, and not a run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
+        close_to_others(directory.path)
         check_contained(key, directory.path)
         return directory
 
