@@ -25,15 +25,11 @@ from coterie.datamodules.custom_data import (
 )
 from coterie.datamodules.left_out_columns import is_numeric, type_of
 from coterie.datamodules.remote import opened
-from coterie.datamodules.sample_tables import (
-    TableColumns,
-    feature_columns,
-    feature_matrix,
-    is_number,
-)
+from coterie.datamodules.sample_tables import feature_matrix
 from coterie.datamodules.source import Samples, Source, source_from_pictures
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
+from coterie.datamodules.table_columns import TableColumns, feature_columns, is_number
 from coterie.errors import DataError, listed
 
 _logger = logging.getLogger(__name__)

@@ -1,91 +1,38 @@
-"""Samples of a parquet or CSV table, in batches.
+"""Samples of a parquet or CSV table, in batches."""
 
-The samples are in the first of these: the column of pictures or files that the run's own table had
-(`data.picture_column`); a column `image` or `img` (a picture's bytes, or a struct with a field
-`bytes`); a column `path` or `file` (a picture's file, relative to the table's folder); a column of
-lists of numbers; all columns of numbers except names, `sample`, `label`, `client`, `cluster`,
-`confidence`, the run's own labels and clients, and pandas' index. Names are in `name`, `id` or the
-like, or the files' paths, clients in `data.client_column` or `client`; in CSV these are text.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import filterfalse
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from coterie.config.component import Component
-from coterie.config.loading import load_component
 from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
-from coterie.datamodules.csv_files import is_index, open_csv, why_unreadable
-from coterie.datamodules.custom_data import Range
+from coterie.datamodules.csv_files import open_csv, why_unreadable
+from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
-from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
+from coterie.datamodules.image_files import refuse, tell_skipped
+from coterie.datamodules.left_out_columns import Cells
+from coterie.datamodules.source import OnError
+from coterie.datamodules.table_columns import (
+    READ_AS_TEXT,
+    SampleColumns,
+    TableColumns,
+    sample_columns,
+)
 from coterie.errors import DataError, listed
 
-_PICTURES, _FILES = ("image", "img"), ("path", "file")
-_NAMES = ("name", "id", "sample_id", "file_name", "filename")
-CLIENT = "client"
-"""The column of the samples' clients."""
-_TOLD = frozenset({"label", CLIENT, "cluster", "confidence"})
-_NO_FEATURES = frozenset({*_NAMES, *_TOLD, "sample"})
+_logger = logging.getLogger(__name__)
+
+_SKIP = "on_error=skip"
 _CORRUPT = (pa.ArrowException, OSError, ValueError)
 """What Arrow raises for damaged bytes; a name that is not UTF-8 is a ValueError."""
-_BYTES = frozenset({"binary", "large_binary", "binary_view"})
-
-
-class TableColumns(NamedTuple):
-    """The columns of the table that a run trained on; empty if it trained on no table.
-
-    Attributes:
-        features: Columns of numbers; empty if nobody has named them.
-        ranges: Of some of these, the numbers that become 0 and 1.
-    """
-
-    picture: str | None = None
-    label: str | None = None
-    client: str | None = None
-    features: tuple[str, ...] = ()
-    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The columns of pictures, labels and clients."""
-        return tuple(name for name in (self.picture, self.label, self.client) if name is not None)
-
-    def client_in(self, names: Collection[str]) -> str | None:
-        """Return the column of clients of a table with these columns, or None."""
-        return next((name for name in (self.client, CLIENT) if name in names), None)
-
-
-NO_COLUMNS = TableColumns()
-
-
-class _Ranges(Component):
-    feature_ranges: Mapping[str, Range] = {}
-
-
-def columns_as_trained(data: object) -> TableColumns:
-    """Return the columns that the section `data` of a run's stored config names.
-
-    Raises:
-        ConfigError: If its ranges are none.
-    """
-    keys = data.get("source", data) if isinstance(data, Mapping) else {}
-    given = {name: keys.get(f"{name}_column") for name in ("picture", "label", "client")}
-    named = {name: column for name, column in given.items() if isinstance(column, str)}
-    features = keys.get("feature_columns")
-    own = tuple(map(str, features)) if isinstance(features, list | tuple) else ()
-    ranges = load_component(_Ranges, {"feature_ranges": keys.get("feature_ranges") or {}}, "data.")
-    return TableColumns(**named, features=own, ranges=ranges.feature_ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +73,7 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
         DataError: If it is not one.
     """
     try:
-        text = (*_NAMES, *_FILES, CLIENT, *columns.named)
+        text = (*READ_AS_TEXT, *columns.named)
         schema = open_csv(path, text).schema
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
@@ -145,9 +92,25 @@ def _start(batches: Iterable[Any], name: str) -> Any:
 
 
 def table_batches(
-    path: Path, table: OpenTable, fitting: Fitting, batch_size: int, own: TableColumns
+    path: Path,
+    table: OpenTable,
+    fitting: Fitting,
+    batch_size: int,
+    own: TableColumns,
+    *,
+    on_error: OnError,
 ) -> tuple[Iterator[SampleBatch], bool]:
     """Return the batches, and whether samples have names.
+
+    Args:
+        path: The table.
+        table: The same, open.
+        fitting: The model's input; warns after the last batch if samples were converted.
+        batch_size: Rows per batch.
+        own: The columns of the table that the run trained on.
+        on_error: What rows do that have an empty cell, a number that is not finite or a picture
+            that cannot be read: end the batches in an error, or make their batch smaller, with a
+            warning after the last one. Rows without names are then named by their number.
 
     Raises:
         DataError: If there are no rows, no columns with samples, or columns of a wrong type or with
@@ -155,97 +118,161 @@ def table_batches(
     """
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
-    client = own.client_in(table.schema.names)
-    columns = _columns(path, table, own)._replace(client=client, own=own)
-    if columns.kind == "numbers" and (absent := [*filterfalse(columns.names.count, own.ranges)]):
-        raise DataError(f"{path}: it has no feature {absent[0]}, which the run had; add it.")
-    name = next((n for n in _NAMES if n in table.schema.names), None)
-    name = columns.names[0] if name is None and columns.kind == "file" else name
-    used = [*columns.names, *filter(None, (client, name))]
-    _check_once(path, table.schema, used)
-    _check_type(path, table.schema, columns)
-
-    def batches() -> Iterator[SampleBatch]:
-        start = 0
-        _measure_sites(path, table, columns, fitting)
-        for rows in _rebatched(path, table.read(list(dict.fromkeys(used))), batch_size):
-            try:
-                names = None if name is None else _texts(rows[name])
-                clients = None if client is None else _texts(rows[client])
-                samples = _samples(path, rows, columns, fitting, start)
-            except (pa.ArrowException, UnicodeDecodeError) as error:
-                raise unreadable(path, error) from error
-            yield SampleBatch(samples, names, clients)
-            start += len(rows)
-        if not start:
-            raise DataError(f"{path}: it holds no row; give at least one.")
-        fitting.warn()
-
-    return batches(), name is not None
+    columns = sample_columns(path, table.schema, own, table.start)
+    reader = _Reader(path, columns, fitting, skip=on_error == "skip")
+    return reader.batches(table, batch_size), columns.name is not None or reader.skip
 
 
-def _texts(column: Any) -> tuple[str, ...]:
-    return tuple("" if value is None else str(value) for value in column.to_pylist())
+class _Rows(NamedTuple):
+    """Rows of a table, and their numbers in it, from 0."""
+
+    table: Any
+    numbers: NDArray[np.int64]
+
+    def texts(self, column: str) -> list[str]:
+        return ["" if value is None else str(value) for value in self.table[column].to_pylist()]
 
 
-class _Columns(NamedTuple):
-    """The kind of the samples, their columns, that of their clients, and those of training."""
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the samples of a table.
 
-    kind: Literal["picture", "file", "list", "numbers"]
-    names: list[str]
-    client: str | None = None
-    own: TableColumns = NO_COLUMNS
-
-
-def _columns(path: Path, table: OpenTable, own: TableColumns) -> _Columns:
-    schema, names = table.schema, table.schema.names
-    if own.picture is not None and own.picture in names:
-        kind = schema.field(own.picture).type
-        if not _is_list(kind):
-            return _Columns("file" if str(_plain(kind)) in TEXT else "picture", [own.picture])
-    if own.features:
-        return _Columns("numbers", feature_columns(path, schema, own, table.start))
-    pictures = [name for name in _PICTURES if name in names]
-    files = [name for name in _FILES if name in names]
-    lists = [f.name for f in schema if _is_list(f.type) and is_number(f.type.value_type)]
-    if pictures:
-        return _Columns("picture", pictures[:1])
-    if files:
-        return _Columns("file", files[:1])
-    if lists:
-        return _Columns("list", lists[:1])
-    if numbers := feature_columns(path, schema, own, table.start):
-        return _Columns("numbers", numbers)
-    raise DataError(
-        f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
-        "or columns of numbers."
-    )
-
-
-def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> list[str]:
-    """Return the columns of numbers that are features: those that `own` names, or else all.
-
-    Raises:
-        DataError: If one that is named is missing, or is not of numbers.
+    Attributes:
+        skip: Whether rows without a sample are left out.
+        unfilled: The numbers of the rows that were left out since a cell is empty or not finite.
+        bad: The errors of pictures that were left out.
     """
-    if not own.features:
-        found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
-        if found:
-            tell_left_out(path, schema, {*found, *own.named, *_TOLD}, cells)
-        return found
-    for name in own.features:
-        if name not in schema.names:
-            raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
-        if not is_number(schema.field(name).type):
-            raise DataError(
-                f"{path}: its column {name} is of type {type_of(schema.field(name), cells)}, and "
-                "features are numbers; clean it, or leave it out of data.feature_columns."
+
+    path: Path
+    columns: SampleColumns
+    fitting: Fitting
+    skip: bool
+    unfilled: list[int] = field(default_factory=list)
+    bad: list[UnreadablePictureError] = field(default_factory=list)
+
+    def batches(self, table: OpenTable, size: int) -> Iterator[SampleBatch]:
+        self._measure_sites(table)
+        start = 0
+        for each in _rebatched(self.path, table.read(self.columns.used), size):
+            try:
+                batch = self._batch(_Rows(each, np.arange(start, start + len(each))))
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise unreadable(self.path, error) from error
+            if batch is not None:
+                yield batch
+            start += len(each)
+        self._tell(start)
+
+    def _tell(self, count: int) -> None:
+        """Tell what was left out of so many rows, unless nothing is left."""
+        if not count:
+            raise DataError(f"{self.path}: it holds no row; give at least one.")
+        if self.bad and len(self.bad) + len(self.unfilled) == count:
+            refuse(self.bad, count, "repair them or take them out")
+        if len(self.unfilled) == count:
+            raise DataError(f"{self.path}: each of its {count:,} rows has empty cells; fill some.")
+        if self.unfilled:
+            _logger.warning(
+                "%s: %d of %d rows have empty cells or numbers that are not finite and are left "
+                "out, the first of them row %d.",
+                *(self.path, len(self.unfilled), count, self.unfilled[0]),
             )
-    return list(own.features)
+        tell_skipped(self.bad, count)
+        self.fitting.warn()
+
+    def _batch(self, rows: _Rows) -> SampleBatch | None:
+        """Return the samples of rows; None if all are left out."""
+        if self.skip and self.columns.kind != "picture":  # its empty cells are unreadable pictures
+            rows = self._filled(rows)
+        if not len(rows.numbers):
+            return None
+        samples, kept = self._samples(rows)
+        if not len(kept):
+            return None
+        rows = _Rows(rows.table.take(kept), rows.numbers[kept])
+        numbered = tuple(map(str, rows.numbers)) if self.skip else None
+        name, client = self.columns.name, self.columns.client
+        names = numbered if name is None else tuple(rows.texts(name))
+        return SampleBatch(samples, names, None if client is None else tuple(rows.texts(client)))
+
+    def _filled(self, rows: _Rows) -> _Rows:
+        """Return the rows whose cells are filled, with finite numbers; note the others."""
+        masks = [_is_filled(rows.table[name]) for name in self.columns.samples]
+        mask = reduce(np.logical_and, masks)
+        self.unfilled.extend(rows.numbers[~mask].tolist())
+        return _Rows(rows.table.filter(pa.array(mask)), rows.numbers[mask])
+
+    def _samples(self, rows: _Rows) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """Return samples, and which of the rows they are."""
+        columns, every, start = self.columns, np.arange(len(rows.numbers)), int(rows.numbers[0])
+        name = columns.samples[0]
+        values = {name: rows.table[name] for name in columns.samples}
+        if columns.kind == "numbers":
+            matrix = feature_matrix(self.path, values, columns.own, start, skip=_SKIP)
+            named = f"{self.path}, columns {listed(columns.samples)}"
+            return self.fitting.array(matrix, named), every
+        if not self.skip:
+            _check_filled(self.path, values, start, _SKIP)
+        if columns.kind == "list":
+            return self.fitting.array(_matrix(self.path, name, values[name]), str(self.path)), every
+        if columns.kind == "file":
+            files = [self.path.parent / file for file in values[name].to_pylist()]
+            levelled = self.fitting.levelled(files, self._sites(rows))
+            return self._readable(levelled, [str(file) for file in files])
+        shown = [f"{self.path}, row {number}" for number in rows.numbers]
+        return self._readable(_encoded(values[name]), shown)
+
+    def _readable(
+        self, pictures: Sequence[Picture], shown: Sequence[str]
+    ) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """Decode pictures, and return which of them can be read."""
+        decoded = self.fitting.readable(pictures, shown)
+        if not self.skip:
+            remedy = "repair them or take them out"
+            refuse([*decoded.bad.values()], len(pictures), remedy, skip=_SKIP)
+        self.bad.extend(decoded.bad.values())
+        kept = [row for row in range(len(pictures)) if row not in decoded.bad]
+        return decoded.images, np.array(kept, np.int64)
+
+    def _measure_sites(self, table: OpenTable) -> None:
+        """Measure the levels of each client's files, if the run had levels of sites."""
+        columns = self.columns
+        if columns.kind != "file" or not self.fitting.measures:
+            return
+        files: list[Path] = []
+        sites: list[str] = []
+        try:
+            for each in table.read([columns.samples[0], *filter(None, [columns.client])]):
+                cells = each.column(columns.samples[0]).to_pylist()
+                rows = _Rows(pa.Table.from_batches([each]), np.arange(len(cells)))
+                found = [*zip(cells, self._sites(rows), strict=True)]
+                files += [self.path.parent / file for file, _ in found if file]
+                sites += [site for file, site in found if file]
+        except _CORRUPT as error:
+            raise unreadable(self.path, error) from error
+        self.fitting.measure_sites(files, sites)
+
+    def _sites(self, rows: _Rows) -> list[str]:
+        """Return each row's client; "" where the table has none."""
+        client = self.columns.client
+        return [""] * len(rows.numbers) if client is None else rows.texts(client)
+
+
+def _encoded(values: Any) -> list[bytes]:
+    """Return the bytes of a column of pictures; none for an empty cell."""
+    encoded = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
+    return [bytes(picture or b"") for picture in encoded.to_pylist()]
+
+
+def _is_filled(values: Any) -> NDArray[np.bool_]:
+    """Return which cells of a column are filled, and finite if they are numbers."""
+    mask = pc.is_finite(values) if pa.types.is_floating(values.type) else pc.is_valid(values)
+    filled: NDArray[np.bool_] = mask.fill_null(False).to_numpy()
+    return filled
 
 
 def feature_matrix(
-    path: Path, columns: Mapping[str, Any], own: TableColumns, start: int = 0
+    path: Path, columns: Mapping[str, Any], own: TableColumns, start: int = 0, *, skip: str = ""
 ) -> NDArray[Any]:
     """Return columns of numbers side by side, (n, columns), in their ranges.
 
@@ -254,11 +281,12 @@ def feature_matrix(
         columns: Name to Arrow's column.
         own: Has the ranges.
         start: The number of the first row.
+        skip: What would leave out rows with empty cells, such as on_error=skip.
 
     Raises:
         DataError: If a cell is empty.
     """
-    _check_filled(path, columns, start)
+    _check_filled(path, columns, start, skip)
     return np.column_stack([_ranged(values, own.ranges.get(n)) for n, values in columns.items()])
 
 
@@ -271,7 +299,7 @@ def _ranged(values: Any, range_: tuple[float, float] | None) -> NDArray[Any]:
     return (numbers.astype(np.float64) - low) / (high - low)
 
 
-def _check_filled(path: Path, columns: Mapping[str, Any], start: int) -> None:
+def _check_filled(path: Path, columns: Mapping[str, Any], start: int, skip: str) -> None:
     """Raise a DataError if cells of columns are empty."""
     gaps = [
         f"{name} in {values.null_count:,} of {len(values):,} rows (row "
@@ -280,81 +308,8 @@ def _check_filled(path: Path, columns: Mapping[str, Any], start: int) -> None:
         if values.null_count
     ]
     if gaps:
-        raise DataError(f"{path}: cells are empty: {listed(gaps)}; fill or drop such rows.")
-
-
-def _is_no_feature(name: str, own: TableColumns) -> bool:
-    """Return whether a column of numbers is not a feature, such as the index of pandas."""
-    return name in _NO_FEATURES or name in own.named or is_index(name)
-
-
-def _check_once(path: Path, schema: Any, used: list[str]) -> None:
-    for name in used:
-        count = schema.names.count(name)
-        if count > 1:
-            raise DataError(f"{path}: it has {count} columns {name}; give each a name of its own.")
-
-
-def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
-    """Refuse files that are not text and pictures that are not bytes."""
-    name = columns.names[0]
-    given = schema.field(name).type
-    if columns.kind == "file":
-        fits = str(_plain(given)) in TEXT
-        wanted = "give the files' paths as text"
-    elif columns.kind == "picture":
-        inside = pa.types.is_struct(given) and given.get_field_index("bytes") >= 0
-        kind = _plain(given.field("bytes").type if inside else given)
-        fits = str(kind) in _BYTES or pa.types.is_fixed_size_binary(kind)
-        wanted = "give pictures' bytes, a struct with a field bytes, or name a column of paths path"
-    else:
-        return
-    if not fits:
-        raise DataError(f"{path}: {name} is of type {given}; {wanted}.")
-
-
-def _plain(kind: Any) -> Any:
-    """Return the value type of a dictionary-encoded column, or else the type itself."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _measure_sites(path: Path, table: OpenTable, columns: _Columns, fitting: Fitting) -> None:
-    """Measure the levels of each client's files, if the run had levels of sites."""
-    if columns.kind != "file" or not fitting.measures:
-        return
-    found: list[tuple[Path, str]] = []
-    try:
-        for rows in table.read([*columns.names, *filter(None, [columns.client])]):
-            files = rows.column(columns.names[0]).to_pylist()
-            pairs = zip(files, _sites(rows.column, columns, len(files)), strict=True)
-            found += [(path.parent / file, site) for file, site in pairs if file]
-    except _CORRUPT as error:
-        raise unreadable(path, error) from error
-    fitting.measure_sites([file for file, _ in found], [site for _, site in found])
-
-
-def _sites(column: Callable[[str], Any], columns: _Columns, count: int) -> tuple[str, ...]:
-    """Return each row's client; "" where the table has none."""
-    return ("",) * count if columns.client is None else _texts(column(columns.client))
-
-
-def _samples(
-    path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
-) -> NDArray[np.generic]:
-    if columns.kind == "numbers":
-        matrix = feature_matrix(path, {n: rows[n] for n in columns.names}, columns.own, start)
-        return fitting.array(matrix, f"{path}, columns {listed(columns.names)}")
-    values = rows[columns.names[0]]
-    _check_filled(path, {columns.names[0]: values}, start)
-    if columns.kind == "list":
-        return fitting.array(_matrix(path, columns.names[0], values), str(path))
-    if columns.kind == "file":
-        files = [path.parent / file for file in values.to_pylist()]
-        pictures = fitting.levelled(files, _sites(rows.column, columns, len(files)))
-        return fitting.pictures(pictures, [str(file) for file in files])
-    encoded = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
-    names = [f"{path}, row {start + row}" for row in range(len(rows))]
-    return fitting.pictures([bytes(picture or b"") for picture in encoded.to_pylist()], names)
+        skip = f", or set {skip}" if skip else ""
+        raise DataError(f"{path}: cells are empty: {listed(gaps)}; fill or drop such rows{skip}.")
 
 
 def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:
@@ -383,16 +338,6 @@ def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
         raise unreadable(path, error) from error
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _is_list(kind: Any) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
-
-
-def is_number(kind: Any) -> bool:
-    """Return whether a column of this Arrow type holds numbers; booleans are none."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def unreadable(path: Path, error: Exception) -> DataError:

@@ -22,9 +22,6 @@ from coterie.datamodules.npz import USUAL
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.remote import opened
 from coterie.datamodules.sample_tables import (
-    NO_COLUMNS,
-    OpenTable,
-    TableColumns,
     open_csv_table,
     open_parquet_table,
     table_batches,
@@ -33,6 +30,7 @@ from coterie.datamodules.sample_tables import (
 from coterie.datamodules.shard_files import ShardFiles, shard_name
 from coterie.datamodules.source import OnError
 from coterie.datamodules.spelling import inside, spelled
+from coterie.datamodules.table_columns import NO_COLUMNS, TableColumns
 from coterie.errors import DataError
 
 _KINDS = "a folder of pictures or shards, or a .npy, .npz, .parquet or .csv file"
@@ -72,8 +70,8 @@ def open_samples(
         path: A folder of pictures or shards, or a file with the extension of its kind.
         fitting: The model's input; warns after the last batch if samples were converted.
         batch_size: Samples per batch.
-        on_error: What pictures of a folder or of shards that cannot be read do: end the stream in
-            an error, or make their batch smaller, with a warning after the last one.
+        on_error: What pictures that cannot be read, and rows with empty cells, do: end the stream
+            in an error, or make their batch smaller, with a warning after the last one.
         columns: The columns of the run's own table.
 
     Raises:
@@ -82,8 +80,7 @@ def open_samples(
     openers: dict[str, Callable[[Path, Fitting, int], SampleStream]] = {
         ".npy": _open_npy,
         ".npz": _open_npz,
-        ".parquet": partial(_open_parquet, columns),
-        **dict.fromkeys(SUFFIXES, partial(_open_csv, columns)),
+        **dict.fromkeys((".parquet", *SUFFIXES), partial(_open_table, columns, on_error)),
     }
     if (path / shard_name(0)).is_file():
         return _open_shards(path, fitting, batch_size, on_error)
@@ -201,18 +198,12 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
     return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
 
 
-def _open_parquet(columns: TableColumns, path: Path, fitting: Fitting, size: int) -> SampleStream:
-    return _table_stream(path, open_parquet_table(path, size), fitting, size, columns)
-
-
-def _open_csv(columns: TableColumns, path: Path, fitting: Fitting, size: int) -> SampleStream:
-    return _table_stream(path, open_csv_table(path, columns), fitting, size, columns)
-
-
-def _table_stream(
-    path: Path, table: OpenTable, fitting: Fitting, size: int, columns: TableColumns
+def _open_table(
+    columns: TableColumns, on_error: OnError, path: Path, fitting: Fitting, size: int
 ) -> SampleStream:
-    batches, named = table_batches(path, table, fitting, size, columns)
+    is_parquet = path.suffix.lower() == ".parquet"
+    table = open_parquet_table(path, size) if is_parquet else open_csv_table(path, columns)
+    batches, named = table_batches(path, table, fitting, size, columns, on_error=on_error)
     of_clients = columns.client_in(table.schema.names) is not None
     return SampleStream(total=table.rows, named=named, of_clients=of_clients, batches=batches)
 

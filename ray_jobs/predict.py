@@ -71,7 +71,8 @@ class PredictConfig(Component):
     clusters: _GivenPath | None = None
     """A file of names, merges and splits that was saved from the page of `coterie show`."""
     on_error: Literal["refuse", "skip"] = "refuse"
-    """What to do about pictures that cannot be read: end the command, or leave them out."""
+    """What to do about pictures that cannot be read and rows with empty cells: end the command, or
+    leave them out."""
     embedding: bool = False
     """Write each sample's representation as well; this requires Parquet."""
     batch_size: PositiveInt = 512
@@ -101,8 +102,8 @@ def _predict(arguments: Sequence[str]) -> int:
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.config.stored import read_stored_config
     from coterie.datamodules.fitting import Fitting, as_trained
-    from coterie.datamodules.sample_tables import columns_as_trained
     from coterie.datamodules.streams import open_samples
+    from coterie.datamodules.table_columns import columns_as_trained
     from coterie.models.assignments import check_output
     from coterie.models.loading import check_sizes
     from coterie.models.saved_model import model_folder, read_description

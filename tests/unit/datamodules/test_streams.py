@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from coterie.datamodules.fitting import Fitting
-from coterie.datamodules.sample_tables import TableColumns, columns_as_trained
 from coterie.datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
 from coterie.datamodules.streams import open_samples
+from coterie.datamodules.table_columns import TableColumns, columns_as_trained
 from coterie.errors import ConfigError, DataError
 
 
@@ -172,7 +172,7 @@ def test_a_runs_labels_and_clients_are_no_features():
         ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
         (
             "a,b,c\n1,2,3\n1,2,nan\n",
-            "cells are empty: c in 1 of 2 rows (row 1 first); fill or drop such rows.",
+            "empty: c in 1 of 2 rows (row 1 first); fill or drop such rows, or set on_error=skip.",
         ),
         ("a,b,c\n1,2\n", "it cannot be read ("),
     ],
@@ -183,6 +183,51 @@ def test_bad_rows_are_refused(text, sentence):
         read("x.csv")
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_with_empty_cells_are_left_out_if_asked(named, caplog):
+    lines = ["a,b,c,id", "1,2,3,v", "1,,3,w", "1,2,inf,x", "4,5,6,y", ",,,z"]
+    text = "\n".join(lines if named else [line.rpartition(",")[0] for line in lines])
+    Path("x.csv").write_text(text + "\n")
+    stream = open_samples(Path("x.csv"), VECTORS, 2, "skip")
+    batches = list(stream.batches)
+    assert stream.named
+    assert [batch.samples.tolist() for batch in batches] == [[[1, 2, 3]], [[4, 5, 6]]]
+    assert [batch.names for batch in batches] == ([("v",), ("y",)] if named else [("0",), ("3",)])
+    assert caplog.messages[-1] == (
+        "x.csv: 3 of 5 rows have empty cells or numbers that are not finite and are left out, the "
+        "first of them row 1."
+    )
+
+
+def test_a_table_of_which_no_row_is_left_is_refused():
+    Path("x.csv").write_text("a,b,c\n1,,3\n,2,3\n")
+    with pytest.raises(DataError, match=r"x\.csv: each of its 2 rows has empty cells; fill some\."):
+        list(open_samples(Path("x.csv"), VECTORS, 1, "skip").batches)
+
+
+@pytest.mark.parametrize("kind", ["path", "image"])
+def test_pictures_of_a_table_that_cannot_be_read_are_left_out_if_asked(kind, caplog):
+    for number in (0, 2):
+        Image.new("L", (8, 8), 100 + number).save(f"{number}.png")
+    Path("1.png").write_bytes(b"no picture")
+    files = ["0.png", "1.png", None, "2.png"]
+    cells = files if kind == "path" else [file and Path(file).read_bytes() for file in files]
+    pq.write_table(pa.table({kind: cells, "client": list("abcd")}), "x.parquet")
+    with pytest.raises(DataError, match="on_error=skip"):
+        list(open_samples(Path("x.parquet"), IMAGES, 4).batches)
+    (batch,) = open_samples(Path("x.parquet"), IMAGES, 4, "skip").batches
+    assert batch.samples[:, 0, 0, 0].tolist() == [100, 102]
+    assert batch.clients == ("a", "d")
+    assert batch.names == (("0.png", "2.png") if kind == "path" else ("0", "3"))
+    assert sum("left out" in message for message in caplog.messages) == 1 + (kind == "path")
+
+
+def test_a_table_of_which_no_picture_can_be_read_is_refused():
+    pq.write_table(pa.table({"image": [b"no", b"picture"]}), "x.parquet")
+    with pytest.raises(DataError, match="2 of 2 pictures cannot be read"):
+        list(open_samples(Path("x.parquet"), IMAGES, 1, "skip").batches)
 
 
 def test_ragged_lists_are_refused():

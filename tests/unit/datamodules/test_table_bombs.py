@@ -19,9 +19,9 @@ from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.npz import NPZ
 from coterie.datamodules.parquet_images import open_parquet_images
 from coterie.datamodules.partition_files import read_partition
-from coterie.datamodules.sample_tables import TableColumns
 from coterie.datamodules.stored import StoredTable
 from coterie.datamodules.streams import open_samples
+from coterie.datamodules.table_columns import TableColumns
 from coterie.errors import ConfigError, DataError
 from coterie.run.cluster_page import _read_assignments
 from coterie.tracking.report_words import client_clusters
