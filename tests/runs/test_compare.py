@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import json
 import shutil
 import signal
@@ -222,7 +223,7 @@ def test_a_strangers_comparison_with_a_link_is_not_gone_on_with(
     assert "is a link" in capsys.readouterr().err
 
 
-def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, capsys, tmp_path):
+def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, monkeypatch, tmp_path):
     """As that of a comparison that was killed, which is evaluating its final model."""
     out = tmp_path / "c"
     shutil.copytree(one_compared, out)
@@ -230,17 +231,19 @@ def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, cap
     summary = (folder / "summary.json").read_text()
     (folder / "summary.json").unlink()
 
+    class Shown(io.StringIO):
+        def write(self, text):
+            if "seed 1: waiting for the process that still writes in it" in text:
+                threading.Timer(0.5, end).start()
+            return super().write(text)
+
     def end():
         (folder / "summary.json").write_text(summary)
         held.close()
 
-    held = contextlib.ExitStack()
+    held, shown = contextlib.ExitStack(), Shown()
     held.enter_context(claimed(folder))
-    timer = threading.Timer(2.0, end)
-    timer.start()
+    monkeypatch.setattr("sys.stdout", shown)
     assert main([*ONE, f"out=file://{out}", "resume=true"]) == 0
-    timer.join()
-    shown = capsys.readouterr().out
-    assert "fedavg_digits seed 1: waiting for the process that still writes in it" in shown
-    assert "fedavg_digits seed 1: completed" in shown
-    assert "started" not in shown
+    assert "fedavg_digits seed 1: completed" in shown.getvalue()
+    assert "started" not in shown.getvalue()
