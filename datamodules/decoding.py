@@ -40,6 +40,7 @@ from coterie.datamodules.picture_files import (
     seek_frame,
     turned,
 )
+from coterie.datamodules.pillow_limit import pillow_limit
 from coterie.datamodules.resize import Fit, Size, fit_images
 from coterie.errors import DataError, reason
 
@@ -205,7 +206,7 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
     if isinstance(picture, Levelled):
         pixel_format, picture = replace(pixel_format, levels=picture.levels), picture.picture
     content = read_content(picture, name)
-    with Room() as room:
+    with Room() as room, pillow_limit(pixel_format.max_pixels):
         found = _guarded(content, name, pixel_format, room)
         if not found.pixels.size:
             raise UnreadablePictureError(name, "is a picture without pixels")
@@ -241,7 +242,7 @@ def level_range(
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
         return None
     try:
-        with Room() as room:
+        with Room() as room, pillow_limit(pixel_format.max_pixels):
             values = _stored_levels(content, pixel_format, room)
     except Exception as error:  # as in `_guarded`
         raise UnreadablePictureError(name, f"cannot be read ({reason(error)})") from error
@@ -261,8 +262,8 @@ def _stored_levels(content: bytes, pixel_format: PixelFormat, room: Room) -> NDA
         return read_tiff(content, pixel_format.frame, pixel_format.max_pixels, room)
     if not image.mode.startswith(("I", "F")):
         return None
+    seek_frame(image, content, pixel_format.frame, pixel_format.max_pixels)
     room.take(2 * image.width * image.height * bytes_of(image))
-    seek_frame(image, pixel_format.frame)
     image.load()
     return np.asarray(deep_levels(image, content, (0, 1))[0])
 
@@ -298,10 +299,10 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
         return _many(content, pixel_format, room)
     if is_tiff(content) and _is_partial(image, pixel_format.mode):
         return _many(content, pixel_format, room)
+    seek_frame(image, content, pixel_format.frame, pixel_format.max_pixels)
     given = 1 if pixel_format.mode == "L" else 3
     pixel = bytes_of(image) + _COPIES * given
     room.take(image.width * image.height * pixel + bytes_of_rows(image))
-    seek_frame(image, pixel_format.frame)
     held = orientation(image) if pixel_format.exif else 1
     image.load()
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")

@@ -222,9 +222,15 @@ def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:
         )
 
 
-def seek_frame(image: Image.Image, frame: int | None) -> None:
-    """Go to the frame that `choose_frame` chooses."""
+def seek_frame(image: Image.Image, content: bytes, frame: int | None, max_pixels: int) -> None:
+    """Go to the frame that `choose_frame` chooses.
+
+    Raises:
+        UnfitPictureError: If that one has more pixels, or takes far more to decode than these.
+    """
     image.seek(choose_frame(_frames(image, frame), frame, image.format))
+    check_pixels(image.width * image.height, max_pixels)
+    check_effort(image, content)
 
 
 def _frames(image: Image.Image, frame: int | None) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import struct
 import warnings
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image, ImageOps
 from coterie.contract.data_checks import check_data as check_arrays
 from coterie.datamodules import decoding, free_memory, image_files
 from coterie.datamodules.checking import check_data
-from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode
+from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode, level_range
 from coterie.datamodules.fitting import Fitting, as_trained
 from coterie.datamodules.folders import ClientFolders, ImageFolder
 from coterie.datamodules.image_files import decode_images
@@ -231,6 +232,36 @@ def test_large_pictures_are_read_without_a_warning_up_to_the_limit():
     )
     with pytest.raises(UnreadablePictureError, match=r"has 0 million.*data\.max_pixels=99"):
         shown(encoded(RAMP), max_pixels=99)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "WEBP"])
+def test_pillows_own_limit_neither_refuses_nor_warns(form, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    stream = io.BytesIO()
+    options = {"compression": "tiff_lzw"} if form == "TIFF" else {"lossless": True}
+    Image.new("RGB", (30, 40), (9, 9, 9)).save(stream, form, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert shown(stream.getvalue(), size=4).shape == (40, 30)
+        assert level_range(stream.getvalue(), "x", PixelFormat()) is None
+    assert Image.MAX_IMAGE_PIXELS == 100
+    with pytest.raises(UnreadablePictureError, match=r"data\.max_pixels=1199"):
+        shown(stream.getvalue(), max_pixels=1199)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "GIF"])
+def test_a_chosen_frame_is_as_limited_as_the_first(form):
+    stream, large = io.BytesIO(), Image.new("L", (50, 50), 7)
+    if form == "TIFF":
+        Image.new("L", (8, 8), 3).save(stream, "TIFF", save_all=True, append_images=[large])
+    else:
+        Image.new("L", (50, 50), 3).save(stream, "GIF", save_all=True, append_images=[large])
+    content = stream.getvalue()
+    if form == "GIF":  # its screen becomes smaller than its frames
+        content = content[:6] + struct.pack("<HH", 8, 8) + content[10:]
+    assert shown(content, frame=1, size=4).shape == (50, 50)
+    with pytest.raises(UnreadablePictureError, match=r"data\.max_pixels=2499"):
+        shown(content, frame=1, size=4, max_pixels=2499)
 
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_read(monkeypatch):
