@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,20 @@ def _encoding(path: Path) -> str:
                 start = file.read(_BLOCK)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            _logger.warning("%s: it is not UTF-8, and is read as Windows-1252.", path)
+            _tell_windows(path)
             return "cp1252"
     return "utf-8"
+
+
+@cache
+def _tell_windows(path: Path) -> None:
+    """Warn of an encoding, once for each file."""
+    _logger.warning("%s: it is not UTF-8, and is read as Windows-1252.", path)
+
+
+def place_of(path: Path, row: int) -> str:
+    """Return where a row of a table, counted from 0, is: in CSV the line that editors show."""
+    return f"line {row + dialect_of(path).skipped + 2:,}" if is_csv(path) else f"row {row:,}"
 
 
 def read_csv(path: Path, source: Any, text: Sequence[str]) -> pa.Table:

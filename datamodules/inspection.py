@@ -89,6 +89,10 @@ def _arrays(source: Source) -> Iterator[Looked]:
         for row, sample in zip(rows.tolist(), source.read(rows), strict=True):
             name = source.names[row] if source.names else f"row {row}"
             if sample.ndim == 1:
+                if not np.isfinite(sample).all():
+                    error = UnreadablePictureError(name, "has NaN or infinite features")
+                    yield Looked(row, name, b"", (), "", Tally(), error)
+                    continue
                 yield Looked(row, name, sample, sample.shape, "", Tally(count=1))
                 continue
             mode = {1: "L", 3: "RGB"}.get(len(sample), f"{len(sample)} channels")

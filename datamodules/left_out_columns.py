@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.datamodules.csv_files import place_of
 from coterie.errors import listed, printable
 
 _logger = logging.getLogger(__name__)
@@ -14,8 +15,6 @@ Cells = Callable[[str], Any]
 """Returns the first cells of a column, as an Arrow array."""
 TEXT = frozenset({"string", "large_string", "string_view"})
 """Arrow's types of text."""
-_HEADER = 1
-"""Lines above the first row of CSV."""
 _LOOKED_AT = 10_000
 """Rows of a column of texts that are looked at for numbers."""
 
@@ -30,7 +29,8 @@ def tell_left_out(path: Path, schema: Any, known: Collection[str], cells: Cells 
         cells: Those of a file whose types are guessed from its text: CSV.
     """
     left = [
-        f"{printable(field.name) or 'one without a name'} ({type_of(field, cells, shown=True)})"
+        f"{printable(field.name) or 'one without a name'} "
+        f"({type_of(path, field, cells, shown=True)})"
         for field in schema
         if field.name not in known
     ]
@@ -41,10 +41,11 @@ def tell_left_out(path: Path, schema: Any, known: Collection[str], cells: Cells 
         )
 
 
-def type_of(field: Any, cells: Cells | None, *, shown: bool = False) -> str:
+def type_of(path: Path, field: Any, cells: Cells | None, *, shown: bool = False) -> str:
     """Return the type of a column, and where a column of numbers has text.
 
     Args:
+        path: The table.
         field: Arrow's field of it.
         cells: As for `tell_left_out`.
         shown: Whether to show a text, for a message that stays on the machine of the data.
@@ -61,7 +62,7 @@ def type_of(field: Any, cells: Cells | None, *, shown: bool = False) -> str:
     row, cell = texts[0]
     example = repr(printable(cell)[:40]) if shown else "text"
     if 2 * len(texts) < len(filled):
-        return f"numbers, but {example} in line {row + _HEADER + 1:,}"
+        return f"numbers, but {example} in {place_of(path, row)}"
     return f"text, such as {example}" if shown else "text"
 
 

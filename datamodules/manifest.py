@@ -156,7 +156,7 @@ class Manifest(CustomData["Manifest.Config"]):
         fields, path = table.schema, self.path
         cells = table.column if is_csv(path) else None
         if key == "picture_column" and column == _default(self.config, key):
-            types = {field.name: type_of(field, cells) for field in fields}
+            types = {field.name: type_of(path, field, cells) for field in fields}
             mixed = [f"{name} ({kind})" for name, kind in types.items() if "number" in kind]
             if mixed:
                 return DataError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.config.parquet_growth import ParquetTable
 from coterie.contract.data import SampleBatch
-from coterie.datamodules.csv_files import open_csv, why_unreadable
+from coterie.datamodules.csv_files import open_csv, place_of, why_unreadable
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.image_files import refuse, tell_skipped
@@ -173,9 +173,9 @@ class _Reader:
             raise DataError(f"{self.path}: each of its {count:,} rows has empty cells; fill some.")
         if self.unfilled:
             _logger.warning(
-                "%s: %d of %d rows have empty cells or numbers that are not finite and are left "
-                "out, the first of them row %d.",
-                *(self.path, len(self.unfilled), count, self.unfilled[0]),
+                "%s: %d of %d rows have cells that are empty or not finite and are left out, the "
+                "first of them %s.",
+                *(self.path, len(self.unfilled), count, place_of(self.path, self.unfilled[0])),
             )
         tell_skipped(self.bad, count)
         self.fitting.warn()
@@ -219,7 +219,7 @@ class _Reader:
             files = [self.path.parent / file for file in values[name].to_pylist()]
             levelled = self.fitting.levelled(files, self._sites(rows))
             return self._readable(levelled, [str(file) for file in files])
-        shown = [f"{self.path}, row {number}" for number in rows.numbers]
+        shown = [f"{self.path}, {place_of(self.path, number)}" for number in rows.numbers]
         return self._readable(_encoded(values[name]), shown)
 
     def _readable(
@@ -284,7 +284,7 @@ def feature_matrix(
         skip: What would leave out rows with empty cells, such as on_error=skip.
 
     Raises:
-        DataError: If a cell is empty.
+        DataError: If a cell is empty, or a number that is not finite.
     """
     _check_filled(path, columns, start, skip)
     return np.column_stack([_ranged(values, own.ranges.get(n)) for n, values in columns.items()])
@@ -300,16 +300,17 @@ def _ranged(values: Any, range_: tuple[float, float] | None) -> NDArray[Any]:
 
 
 def _check_filled(path: Path, columns: Mapping[str, Any], start: int, skip: str) -> None:
-    """Raise a DataError if cells of columns are empty."""
-    gaps = [
-        f"{name} in {values.null_count:,} of {len(values):,} rows (row "
-        f"{start + values.is_null().index(True).as_py():,} first)"
-        for name, values in columns.items()
-        if values.null_count
-    ]
+    """Raise a DataError if cells of columns are empty, or numbers that are not finite."""
+    gaps = []
+    for name, values in columns.items():
+        if len(rows := np.flatnonzero(~_is_filled(values))):
+            first = place_of(path, start + int(rows[0]))
+            gaps.append(f"{name} in {len(rows):,} of {len(values):,} rows ({first} first)")
     if gaps:
         skip = f", or set {skip}" if skip else ""
-        raise DataError(f"{path}: cells are empty: {listed(gaps)}; fill or drop such rows{skip}.")
+        raise DataError(
+            f"{path}: cells are empty or not finite: {listed(gaps)}; fill or drop such rows{skip}."
+        )
 
 
 def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from coterie.config.loading import load_component
 from coterie.datamodules.csv_files import is_index
 from coterie.datamodules.custom_data import Range
 from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
-from coterie.errors import DataError
+from coterie.errors import DataError, listed
 
 _PICTURES, _FILES = ("image", "img"), ("path", "file")
 _NAMES = ("name", "id", "sample_id", "file_name", "filename")
@@ -164,22 +164,38 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
     """Return the columns of numbers that are features: those that `own` names, or else all.
 
     Raises:
-        DataError: If one that is named is missing, or is not of numbers.
+        DataError: If one that is named is missing, or is not of numbers; if none is named, and one
+            is of numbers but for some of its cells.
     """
     if not own.features:
         found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
         if found:
+            _check_mixed(path, schema, own, cells)
             tell_left_out(path, schema, {*found, *own.named, *_TOLD}, cells)
         return found
     for name in own.features:
         if name not in schema.names:
             raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
-        if not is_number(schema.field(name).type):
+        field = schema.field(name)
+        if not is_number(field.type):
             raise DataError(
-                f"{path}: its column {name} is of type {type_of(schema.field(name), cells)}, and "
+                f"{path}: its column {name} is of type {type_of(path, field, cells)}, and "
                 "features are numbers; clean it, or leave it out of data.feature_columns."
             )
     return list(own.features)
+
+
+def _check_mixed(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> None:
+    """Refuse columns of numbers with some text, which would be features but for it."""
+    likely = [field for field in schema if str(field.type) in TEXT]
+    likely = [f for f in likely if f.name not in READ_AS_TEXT and not _is_no_feature(f.name, own)]
+    types = [(field.name, type_of(path, field, cells)) for field in likely]
+    mixed = [f"{name} ({kind})" for name, kind in types if "number" in kind]
+    if mixed:
+        raise DataError(
+            f"{path}: columns that seem to be features are not of numbers alone: {listed(mixed)}; "
+            "correct such cells, or choose data.feature_columns=[…]."
+        )
 
 
 def _is_no_feature(name: str, own: TableColumns) -> bool:

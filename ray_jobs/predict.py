@@ -155,6 +155,7 @@ def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["P
         for predicted in predictions:
             yield predicted
             progress.advance(task, len(predicted[0].samples))
+        progress.update(task, total=progress.tasks[task].completed)  # some may be left out
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from coterie.datamodules.importing import import_data
 from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
 from coterie.datamodules.shards import Shards
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.streams import open_samples
@@ -442,8 +443,14 @@ def test_texts_among_numbers_are_shown(tmp_path, caplog, cells, told, without_ce
     """But not in an error, which leaves the machine of node-local data."""
     lines = [f"{cell},{number}" for number, cell in enumerate(cells)]
     (tmp_path / "x.csv").write_text("\n".join(["weight,age", *lines]) + "\n")
-    arrays(Manifest, tmp_path / "x.csv")
-    assert f"left out of the features: weight ({told})." in caplog.text
+    if "number" in told:
+        refused = re.escape(f"features are not of numbers alone: weight ({without_cells}); correct")
+        with pytest.raises(DataError, match=refused):
+            arrays(Manifest, tmp_path / "x.csv")
+        arrays(Manifest, tmp_path / "x.csv", feature_columns=("age",))
+    else:
+        arrays(Manifest, tmp_path / "x.csv")
+        assert f"left out of the features: weight ({told})." in caplog.text
     with pytest.raises(DataError, match=re.escape(f"weight is of type {without_cells}, and")):
         arrays(Manifest, tmp_path / "x.csv", feature_columns=("weight", "age"))
 
@@ -500,8 +507,10 @@ def test_ranges_that_are_none_are_refused(tmp_path, ends):
         (
             "a,b,c\n1,,1\n2,3,4\n5,,\n",
             {},
-            r"cells are empty: b in 2 of 3 rows \(row 0 first\), c in 1 of 3 rows \(row 2 first",
+            r"empty or not finite: b in 2 of 3 rows \(line 2 first\), c in 1 of 3 rows \(line 4 ",
         ),
+        ("a,b\n1,2\nNaN,3\n", {}, r"empty or not finite: a in 1 of 2 rows \(line 3 first\); fill"),
+        ("sep=;\na;b\n1;2\ninf;3\n", {}, r"a in 1 of 2 rows \(line 4 first\); fill"),
         ("a,b\n1,x\n", {"feature_columns": ("b",)}, r"its column b is of type text, and feat"),
         ("a,b\n1,2\n", {"feature_columns": ("c",)}, "it has no column c, which is a feature"),
         ("a,b\n1,2\n", {"picture_column": "c"}, "data.picture_column=c: .* has the columns a, b"),
@@ -558,3 +567,13 @@ def test_a_path_that_is_no_utf8_is_told(tmp_path):
 
     with pytest.raises(ConfigError, match=r"it is not UTF-8; rename the file or folder, or give a"):
         load_component(ClassFolders.Config, {"path": f"{Path('/x')}/{LATIN}"})
+
+
+def test_features_that_are_not_finite_are_found_when_data_is_checked(tmp_path):
+    samples = np.array([[1, 2], [np.nan, 3], [4, np.inf], [5, 6]], np.float32)
+    np.savez(tmp_path / "x.npz", samples=samples)
+    report = check_data(NPZ(NPZ.Config(path=str(tmp_path / "x.npz"))), tmp_path / "out")
+    assert report.halves["train"].samples == 2
+    told = (tmp_path / "out" / "unreadable.csv").read_text()
+    assert told.count("has NaN or infinite features") == 2
+    assert "row 1," in told

@@ -169,10 +169,13 @@ def test_a_runs_labels_and_clients_are_no_features():
     ("text", "sentence"),
     [
         ("a,b\n1,2\n", "it has shape (1, 2) and type int64, but the model takes vectors of 3"),
-        ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
+        (
+            "a,b,c\n1,2,inf\n",
+            "cells are empty or not finite: c in 1 of 1 rows (line 2 first); fill or drop",
+        ),
         (
             "a,b,c\n1,2,3\n1,2,nan\n",
-            "empty: c in 1 of 2 rows (row 1 first); fill or drop such rows, or set on_error=skip.",
+            "c in 1 of 2 rows (line 3 first); fill or drop such rows, or set on_error=skip.",
         ),
         ("a,b,c\n1,2\n", "it cannot be read ("),
     ],
@@ -196,8 +199,8 @@ def test_rows_with_empty_cells_are_left_out_if_asked(named, caplog):
     assert [batch.samples.tolist() for batch in batches] == [[[1, 2, 3]], [[4, 5, 6]]]
     assert [batch.names for batch in batches] == ([("v",), ("y",)] if named else [("0",), ("3",)])
     assert caplog.messages[-1] == (
-        "x.csv: 3 of 5 rows have empty cells or numbers that are not finite and are left out, the "
-        "first of them row 1."
+        "x.csv: 3 of 5 rows have cells that are empty or not finite and are left out, the first of "
+        "them line 3."
     )
 
 
