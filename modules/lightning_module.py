@@ -59,6 +59,10 @@ _RESTARTS = (
     "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
     "they run over the whole training"
 )
+_UNEQUAL = (
+    "With participation below 1, a client's schedulers go on only in the rounds that it takes part "
+    "in, so clients' learning rates differ, and none reaches the end of its schedule"
+)
 _DRAWN = (
     "What the module gives self.logger besides numbers, such as pictures, does not leave a client "
     "and is left out; validation_step on the server's own loader has the run's logger"
@@ -256,9 +260,17 @@ class Lightning(Method):
         found = {**self._rules.kept(module), **kept_by_strategy}
         if done.kept is not None:
             found[_TRAINER_STATE] = done.kept
-        restarts = done.scheduled and self.rounds > 1 and not config.keep_optimizer
-        note = _note(training, restarts=restarts and client.id == 0)  # it holds of all of them
+        note = _note(training, self._on_schedules(client.id) if done.scheduled else "")
         return Outcome(up=up, state=found or None, metrics=done.metrics, note=note)
+
+    def _on_schedules(self, client: int) -> str:
+        """Return what a client tells of learning-rate schedules; of all clients one suffices."""
+        partial = self._config.participation < 1
+        if self.rounds == 1 or (client > 0 and not partial):
+            return ""
+        if not self._config.keep_optimizer:
+            return _RESTARTS
+        return _UNEQUAL if partial else ""
 
     def server(
         self,
@@ -357,10 +369,9 @@ class Lightning(Method):
                 )
 
 
-def _note(training: Training, *, restarts: bool = False) -> str:
+def _note(training: Training, on_schedules: str = "") -> str:
     """Return what a user should know of a client's training; "" if nothing."""
-    told = [_RESTARTS] * restarts + [_DRAWN] * training.logger.used
-    return ". ".join(told)
+    return ". ".join(filter(None, [on_schedules, _DRAWN * training.logger.used]))
 
 
 def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:

@@ -79,6 +79,15 @@ def test_schedulers_that_start_afresh_are_told(tmp_path, keep, told):
     assert len([note for note in view.notes if sentence in note]) == told
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_schedules_of_clients_that_seldom_take_part_are_told_once(tmp_path, keep):
+    view = Silent()
+    federated(tmp_path, keep_optimizer=keep, participation=0.5, rounds=4, view=view)
+    restart = [note for note in view.notes if "schedulers start afresh in each round" in note]
+    unequal = [note for note in view.notes if "so clients' learning rates differ" in note]
+    assert (len(restart), len(unequal)) == ((0, 1) if keep else (1, 0))
+
+
 def test_a_result_fits_a_notebooks_cell(run):
     assert repr(run).startswith("RunResult(run_dir=")
     assert len(repr(run)) < 500

@@ -19,6 +19,7 @@ from coterie.errors import ContractError
 from coterie.evaluation.classification_metrics import classification_scores
 from coterie.evaluation.cluster_assignment import assign_clusters
 from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.custom_metrics import own_scores
 from coterie.evaluation.label_distribution import class_spread, classes_held
 from coterie.evaluation.local_test_sets import LocalTestEvaluator
 from coterie.evaluation.probes import Probes
@@ -147,13 +148,14 @@ class Evaluator(Scorer):
             metrics["spread"] = classes_held(class_spread(self.data, self.parts)[0])
         if self.own:
             given = prediction.embedding, assignments, self._labels
-            metrics["custom"] = {metric.name: float(metric(*given)) for metric in self.own}
+            metrics |= own_scores(self.own, *given)
         return Evaluation(
             metrics=metrics,
             embedding=prediction.embedding,
             assignments=assignments,
             confidence=confidence,
             table=table,
+            clusters=self._most_clusters(prediction),
             head=head,
         )
 
@@ -165,9 +167,14 @@ class Evaluator(Scorer):
         if self.outliers:
             found["outliers"] = {"share": float((assignments < 0).mean())}
         if prediction.probabilities is not None:
-            clusters = prediction.probabilities.shape[1] - self.outliers
+            clusters = self._most_clusters(prediction)
             found |= {} if clusters == self.clusters else {FOUND: {"number": float(clusters)}}
         return found
+
+    def _most_clusters(self, prediction: Prediction) -> int:
+        """Return the number of clusters that samples can belong to."""
+        given = prediction.probabilities
+        return self.clusters if given is None else given.shape[1] - self.outliers
 
     def kmeans_baseline(self) -> dict[str, float]:
         """Return clustering metrics of k-means on the raw samples, computed once."""

@@ -17,6 +17,8 @@ FOUND = "clusters"
 """The group of the number of clusters, where the method has found it itself."""
 LOCAL = "local"
 """The group of the metrics on the clients' own test sets."""
+OWN = "custom"
+"""The group of the user's own metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Evaluation:
         assignments: Their clusters (n,), -1 for outliers; None if the model has none and k-means
             was not run.
         confidence: Probability of the assigned cluster (n,).
+        clusters: The number of clusters that samples can belong to, or None if it is not known.
         head: What assigned the clusters, if the model has no head of its own.
         table: Contingency table (clusters, classes), or None without labels.
     """
@@ -39,6 +42,7 @@ class Evaluation:
     assignments: NDArray[np.int64] | None
     confidence: NDArray[np.float32] | None
     table: NDArray[np.int64] | None
+    clusters: int | None = None
     head: nn.Module | None = None
 
 
@@ -71,6 +75,11 @@ class Scorer(Protocol):
 
     def final(self, server: ServerState) -> Evaluation:
         """Return the final evaluation."""
+
+
+def own_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:
+    """Return what the user's own metrics gave, in a line; "" without any."""
+    return ", ".join(f"custom/{name}={value:.6g}" for name, value in metrics.get(OWN, {}).items())
 
 
 def found_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:

@@ -27,6 +27,8 @@ _SERIES = 20
 _NAMED = 20
 """The most columns of which ranges are told."""
 _COLLAPSED = 0.95
+_SHOWN = 10
+"""Empty clusters that are named."""
 """Share of the samples in one cluster from which on the others are next to nothing."""
 
 
@@ -215,14 +217,19 @@ def _identifiers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
     return np.array(alone, dtype=np.bool_)
 
 
-def collapsed(assignments: NDArray[np.int64] | None) -> str:
-    """Return a sentence if nearly all samples are in one cluster; "" otherwise."""
+def doubtful_clusters(assignments: NDArray[np.int64] | None, clusters: int | None) -> str:
+    """Return a sentence if nearly all samples are in one cluster, or clusters are empty; or ""."""
     if assignments is None or not len(assignments):
         return ""
     cluster, counts = np.unique(assignments, return_counts=True)
     share, largest = counts.max() / len(assignments), int(cluster[counts.argmax()])
+    empty = [*set(range(clusters or 0)).difference(cluster.tolist())]
     if share < _COLLAPSED or largest < 0:
-        return ""
+        if not empty:
+            return ""
+        shown = f" ({listed(sorted(empty))})" if len(empty) <= _SHOWN else ""
+        are = "is" if len(empty) == 1 else "are"
+        return f"{len(empty):,} of {clusters:,} clusters {are} empty{shown}."
     return (
         f"{share:.1%} of the samples are in cluster {largest}, so the clusters tell next to "
         "nothing; train longer, take more samples or another learning rate."

@@ -37,11 +37,11 @@ from coterie.evaluation.label_distribution import (
     client_names,
     label_distribution_figure,
 )
-from coterie.evaluation.scorer import LOCAL, found_in_words
+from coterie.evaluation.scorer import LOCAL, found_in_words, own_in_words
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
-from coterie.run.doubts import collapsed, doubts
+from coterie.run.doubts import doubts
 from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
@@ -321,8 +321,8 @@ class Federation:
         outputs = (*finished.figures, directory.summary, directory.report)
         for found in (
             found_in_words(metrics),
-            collapsed(finished.evaluation.assignments),
             self._unscored(metrics),
+            own_in_words(metrics),
             _dropped(session.dropped),
         ):
             if found:

@@ -30,6 +30,7 @@ from coterie.rounds.loop import Committed, Loop
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
+from coterie.run.doubts import doubtful_clusters
 from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
 from coterie.run.lineage import pretrained_artifact
@@ -267,6 +268,8 @@ class Session:
         recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
+        if doubt := doubtful_clusters(evaluation.assignments, evaluation.clusters):
+            self.warn(doubt)
         if self._backend is not None:
             self._backend.rest()
         head = self._publishable(evaluation.head)

@@ -10,7 +10,7 @@ from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.manifest import Manifest
 from coterie.errors import DataError
 from coterie.networks.encoders import Raw
-from coterie.run.doubts import check_range, collapsed, doubts
+from coterie.run.doubts import check_range, doubtful_clusters, doubts
 
 
 def told(experiment, samples, *overrides):
@@ -233,20 +233,24 @@ def test_labels_without_a_test_set_are_told():
 
 
 @pytest.mark.parametrize(
-    ("assignments", "said"),
+    ("assignments", "clusters", "said"),
     [
-        ([3] * 100, "100.0% of the samples are in cluster 3, so"),
-        ([3] * 96 + [1] * 4, "96.0% of the samples are in cluster 3, so"),
-        ([3] * 94 + [1] * 6, ""),
-        ([-1] * 100, ""),
-        ([], ""),
+        ([3] * 100, 4, "100.0% of the samples are in cluster 3, so"),
+        ([3] * 96 + [1] * 4, None, "96.0% of the samples are in cluster 3, so"),
+        ([3] * 94 + [1] * 6, None, ""),
+        ([-1] * 100, None, ""),
+        ([], None, ""),
+        ([0, 1, 2] * 9 + [-1], 3, ""),
+        ([0, 2, 2] * 9, 3, "1 of 3 clusters is empty (1)."),
+        ([0, 2] * 9, 4, "2 of 4 clusters are empty (1, 3)."),
+        ([0, 2] * 9, 2000, "1,998 of 2,000 clusters are empty."),
     ],
 )
-def test_clusters_that_collapsed_into_one_are_told(assignments, said):
-    found = collapsed(np.array(assignments, np.int64))
+def test_clusters_that_collapsed_or_are_empty_are_told(assignments, clusters, said):
+    found = doubtful_clusters(np.array(assignments, np.int64), clusters)
     assert found.startswith(said)
     assert bool(found) == bool(said)
-    assert collapsed(None) == ""
+    assert doubtful_clusters(None, clusters) == ""
 
 
 def test_the_range_of_streamed_samples_is_left_to_clients():
