@@ -23,9 +23,18 @@ def test_what_experiments_bring_besides_their_methods_is_named():
 
 def test_what_was_asked_for_is_not_repeated():
     swept = configs("experiments=[fedavg_digits]", "partition.clients=5,10")
-    assert differences(swept) == []
+    assert differences(swept) == {}
     own = {"experiments={a: fedavg_digits, b: fedavg_digits}"}
-    assert differences(configs(*own, "a:encoder=mlp", "b:partition.clients=7")) == []
+    assert differences(configs(*own, "a:encoder=mlp", "b:partition.clients=7")) == {}
+
+
+def test_who_has_which_value_is_told():
+    own = ("experiments={a: concord_digits, b: kmeans_digits, c: concord_digits}",)
+    found = differences(configs(*own))
+    assert found["data.size"] == "16 in a, c; null in b"
+    assert all(" in a, c; " in who for who in found.values())
+    assert "data.size (16 in a, c; null in b)" in differences_text(configs(*own))
+    assert not any(key.startswith("encoder.") for key in found) or "encoder" not in found
 
 
 def test_a_variant_that_does_not_fit_its_data_is_refused_before_any_run(tmp_path):
