@@ -48,6 +48,14 @@ class ClientModule(LightningModule):
         )
         return represented
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Take the batches of any loader: samples, or samples and labels, become a dict."""
+        if isinstance(batch, Tensor):
+            return {"samples": batch}
+        if isinstance(batch, list | tuple):
+            return dict(zip(("samples", "labels"), batch, strict=False))
+        return batch
+
     def on_train_epoch_start(self) -> None:
         """Switch to train mode, whatever the module was used for before."""
         self.train()

@@ -49,15 +49,19 @@ def run_comparison(
     check_all(configs, "out", out)
     study = Study.plan("comparison", configs, options.seeds, out=out, resume=resume)
     stopped: InterruptedRunError | None = None
-    with study.opened(), Interrupts() as interrupts:
+    with study.opened() as check_place, Interrupts() as interrupts:
+
+        def check() -> None:
+            check_place()
+            interrupts.check("the runs have stopped")
+
         try:
-            records = study.train(
-                options.parallel, view, lambda: interrupts.check("the runs have stopped")
-            )
+            records = study.train(options.parallel, view, check)
         except InterruptedRunError as error:
             records, stopped = study.records(), error
         finally:
             view.close()
+        check_place()
         table, outputs = _report(options, study, records, apart)
         if "wandb" in tracking.loggers:
             _send(study, tracking, table, outputs)

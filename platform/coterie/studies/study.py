@@ -1,15 +1,17 @@
 """A study: planned runs in one folder, which are trained as processes and can be resumed."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import yaml
 
 from coterie.config.schema import RunConfig
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError
 from coterie.run.federation import under_submitted_job
 from coterie.studies.plan import Variant
 from coterie.studies.processes import PlannedRun, Watcher, check_finished, run_all
@@ -19,6 +21,9 @@ from coterie.tracking.environment import environment
 from coterie.tracking.paths import check_contained, check_ours, local_path
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
+
+WRITTEN = ("runs", "figures")
+"""The folders in a study's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +79,11 @@ class Study:
         return cls(kind=kind, folder=folder, runs=runs)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> Iterator[Callable[[], None]]:
         """Hold the folder against other processes, and write the plan into it.
+
+        Yields:
+            A check that what is written to the folder still lands there, for before each write.
 
         Raises:
             ConfigError: If another process holds the folder, or one of the runs in it was trained
@@ -86,7 +94,29 @@ class Study:
             for run in self.runs:
                 check_finished(run)
             self._write_plan()
-            yield
+            yield partial(self._check_place, self.folder.stat())
+
+    def _check_place(self, known: os.stat_result) -> None:
+        """Refuse to go on in another folder than the one that was opened, or through links in it.
+
+        Raises:
+            RunError: If the folder was moved, deleted or replaced, or has links.
+        """
+        try:
+            same = os.path.samestat(self.folder.stat(), known)
+        except OSError:
+            same = False
+        if not (same and (self.folder / f"{self.kind}.yaml").is_file()):
+            raise RunError(
+                f"{self.folder}: the folder was moved, deleted or replaced while its runs were "
+                "under way; move it back, and resume."
+            )
+        for name in WRITTEN:
+            if (self.folder / name).is_symlink():
+                raise RunError(
+                    f"{self.folder / name}: it has become a link, and what is written stays in "
+                    "its own folder; delete the link, and resume."
+                )
 
     def train(
         self, parallel: int | Literal["auto"], watcher: Watcher, check: Callable[[], None]

@@ -62,8 +62,12 @@ def run_tuning(
         "tune", configs, (options.seed,), out=out, resume=out is not None, key="run_dir"
     )
     interrupted: InterruptedRunError | None = None
-    with study.opened(), Interrupts() as interrupts:
-        check = partial(interrupts.check, "the trials have stopped")
+    with study.opened() as check_place, Interrupts() as interrupts:
+
+        def check() -> None:
+            check_place()
+            interrupts.check("the trials have stopped")
+
         search = _Search(options, study, view, check)
         try:
             search.run()
@@ -72,6 +76,7 @@ def run_tuning(
         finally:
             view.close()
             search.wait()
+        check_place()
         records = search.records()
         drawn = [trials[run.variant] for run in study.runs]
         table = _table(options, drawn, records, blind=_blind(options, configs))

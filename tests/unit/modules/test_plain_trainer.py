@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning import LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
 
 import modules
 from coterie.commands.compose import compose
@@ -19,6 +20,7 @@ from coterie.contract.method import TrainsModule
 from coterie.datamodules.digits import Digits
 from coterie.errors import ConfigError, CoterieError
 from coterie.modules.ccfc import CCFC
+from coterie.modules.fedavg import FedAvg
 from coterie.modules.fedu import FedU
 from coterie.modules.mae import MAE
 from coterie.modules.mcc import MomentumConfig, MomentumContrast
@@ -53,6 +55,19 @@ BUILDERS = {
 
 def digits(limit: int = 60) -> Digits:
     return Digits(Digits.Config(limit=limit), batch_size=20)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_it_fits_the_batches_of_any_loader(parts: int, tmp_path: Path) -> None:
+    tensors = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 10
+    loader = DataLoader(TensorDataset(*tensors[:parts]), batch_size=20)
+    trainer = plain(tmp_path)
+    trainer.fit(built(SimCLR), loader)
+    assert (trainer.global_step, trainer.callback_metrics["loss"].isfinite()) == (2, True)
+    if parts == 2:
+        trainer = plain(tmp_path / "labels")
+        trainer.fit(built(FedAvg), loader)
+        assert trainer.callback_metrics["loss"].isfinite()
 
 
 def plain(folder: Path, epochs: int = 1, **more: Any) -> Trainer:
