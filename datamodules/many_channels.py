@@ -1,5 +1,6 @@
 """Reads TIFFs of many or deep channels, which Pillow cannot read or reduces to 8 bits."""
 
+import logging
 import math
 from collections.abc import Iterator
 from io import BytesIO
@@ -16,6 +17,9 @@ from coterie.datamodules.picture_files import (
     choose_frame,
 )
 from coterie.datamodules.tiff_growth import check_parts
+
+# tifffile logs each tag of a damaged file, of which one sentence is told.
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 _MOST_PAGES = 10_000
 _COPIES = 2

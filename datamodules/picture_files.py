@@ -5,6 +5,7 @@ caller's choice rather than a setting of the whole process. A picture stands as 
 says, as viewers show it.
 """
 
+import logging
 import re
 import warnings
 from collections import Counter
@@ -65,8 +66,10 @@ _ONE_SHOT = frozenset({"MPO"})
 _COUNTED = 100
 """Formats whose further frames belong to the first, such as a phone's brightness map."""
 
-# Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on.
+# Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on,
+# and logs what is damaged, of which one sentence is told.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 class UnfitPictureError(ValueError):

@@ -249,6 +249,21 @@ def test_pillows_own_limit_neither_refuses_nor_warns(form, monkeypatch):
         shown(stream.getvalue(), max_pixels=1199)
 
 
+@pytest.mark.parametrize(("tag", "kind"), [(257, 99), (277, 3)])
+def test_what_libraries_log_of_a_damaged_picture_is_not_shown(tag, kind, caplog):
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, np.zeros((9, 9, 3), np.uint16), photometric="rgb")
+    content = bytearray(stream.getvalue())
+    (first,) = struct.unpack_from("<I", content, 4)
+    (count,) = struct.unpack_from("<H", content, first)
+    for place in range(first + 2, first + 2 + 12 * count, 12):
+        if struct.unpack_from("<H", content, place) == (tag,):
+            struct.pack_into("<HIH", content, place + 2, kind, 1, 65535)
+    with caplog.at_level(logging.WARNING), pytest.raises(UnreadablePictureError):
+        shown(bytes(content), size=4)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("form", ["TIFF", "GIF"])
 def test_a_chosen_frame_is_as_limited_as_the_first(form):
     stream, large = io.BytesIO(), Image.new("L", (50, 50), 7)
