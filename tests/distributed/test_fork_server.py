@@ -42,6 +42,20 @@ class Process:
             os._exit(0)
         return child
 
+    def leave(self):
+        """Fork a process that leaves the group, the session and its parent."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            orphan = os.fork()
+            if orphan:
+                os.write(writing, str(orphan).encode())
+                os._exit(0)
+            time.sleep(600)
+        os.waitpid(child, 0)
+        return int(os.read(reading, 99))
+
     def draw(self):
         import numpy as np
 
@@ -100,19 +114,33 @@ def test_what_a_worker_has_forked_ends_with_it(ours):
         ray.get(one.about.remote(), timeout=15)
 
 
-def test_what_a_worker_has_forked_ends_with_the_fork_server(tmp_path):
+@pytest.mark.parametrize("leaves", ["", "os.fork() and os._exit(0); os.setsid(); os.fork(); "])
+def test_what_a_worker_has_forked_ends_with_the_fork_server(tmp_path, leaves):
+    """Also what has left the worker's group and session, and has no parent any more."""
     fork_server = ForkServer(forked=False)
     program, output = tmp_path / "worker.py", tmp_path / "output"
-    program.write_text("import os, time; print(os.fork(), flush=True); time.sleep(600)")
+    forks = f"pid = os.fork(); pid or exec({leaves!r}); print(os.getpid(), flush=True)"
+    program.write_text(f"import os, time; {forks}; time.sleep(600)")
     assert ask(fork_server, program, output, answered=True) == b"1"
     ending = time.monotonic() + 60
-    while output.read_text().count("\n") < 2 and time.monotonic() < ending:
+    while output.read_text().count("\n") < 2 + bool(leaves) and time.monotonic() < ending:
         time.sleep(0.05)
-    child = max(map(int, output.read_text().split()))
-    assert Path("/proc", str(child)).exists()
+    children = sorted(map(int, output.read_text().split()))
+    assert all(Path("/proc", str(child)).exists() for child in children)
     fork_server._process.stdin.close()
     fork_server._process.wait(60)
-    assert gone(child) == []
+    assert gone(*children) == []
+
+
+def test_an_orphan_that_ends_is_no_zombie(ours):
+    one, two = start(), start()
+    pid, orphan = about(one)[0], ray.get(one.leave.remote())
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid) == []
+    assert psutil.Process(orphan).ppid() == ForkServer.running.pid
+    os.kill(orphan, signal.SIGKILL)
+    ray.kill(two)
+    assert gone(orphan) == []
 
 
 def test_without_a_fork_server_workers_start_as_ever(ours):

@@ -5,6 +5,7 @@ Ray itself is imported behind the fork: a fork has none of the threads that Ray 
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import json
 import logging
@@ -25,6 +26,8 @@ from typing import Any, NoReturn
 _STREAMS = 3
 _PATIENCE_S = 2.0
 """Seconds that a request may take to arrive, while other requests wait."""
+_ADOPT_ORPHANS = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a socket."""
 
@@ -87,7 +90,11 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
         The request, in a fork; None in the fork server, when every process that was forked is
         killed.
     """
+    # What a worker leaves outside of its group and session becomes a child of this process.
+    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    died = _tell_of_deaths()
     waiting = selectors.DefaultSelector()
+    waiting.register(died, selectors.EVENT_READ)
     waiting.register(ended, selectors.EVENT_READ)
     waiting.register(listener, selectors.EVENT_READ)
     forks: dict[int, int] = {}
@@ -97,12 +104,18 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
                 for fork, worker in forks.items():
                     signal.pidfd_send_signal(fork, signal.SIGKILL)
                     _end_group(worker)
+                _end_children()
                 return None
-            if key.fileobj is listener:
+            if key.fd == died:
+                os.read(died, 1 << 16)
+                _bury_orphans({*forks.values()})
+            elif key.fileobj is listener:
                 request, process = _accept(listener)
                 if process == 0:
                     waiting.close()
-                    for descriptor in {*forks, ended} - set(range(_STREAMS)):
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(signal.set_wakeup_fd(-1))
+                    for descriptor in {*forks, ended, died} - set(range(_STREAMS)):
                         os.close(descriptor)
                     return request
                 if process is not None:
@@ -114,6 +127,7 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
                 os.waitpid(forks.pop(key.fd), 0)
                 waiting.unregister(key.fd)
                 os.close(key.fd)
+                _bury_orphans({*forks.values()})  # which may have ended before it
 
 
 def _end_group(process: int) -> None:
@@ -123,6 +137,48 @@ def _end_group(process: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError):  # nothing, or it was no worker yet
         os.killpg(process, signal.SIGKILL)
+
+
+def _tell_of_deaths() -> int:
+    """Return a pipe that becomes readable when a child has ended."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _end_children() -> None:
+    """Kill all children of this process, and those that become such by it."""
+    ending = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ending:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # there is none
+            return
+        time.sleep(0.01)
+
+
+def _children() -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(status[1]) == os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def _bury_orphans(workers: set[int]) -> None:
+    """Take note of orphans that have ended, as no other process would."""
+    with contextlib.suppress(ChildProcessError):
+        ask = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (dead := os.waitid(os.P_ALL, 0, ask)) is not None and dead.si_pid not in workers:
+            os.waitpid(dead.si_pid, 0)
 
 
 def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
