@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.contract.content import digest
 from coterie.datamodules.decoding import (
     REMEDY,
     Decoded,
@@ -215,23 +214,28 @@ def _unlike(first: str, like: NDArray[np.uint8], other: str, pixels: NDArray[np.
 
 def look_through(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
-) -> tuple[dict[int, UnreadablePictureError], Tally, str]:
+) -> tuple[dict[int, UnreadablePictureError], Tally, NDArray[np.uint8]]:
     """Decode pictures in threads, without keeping them.
 
     Returns:
-        Row to the picture that cannot be read, ascending; what happens to the others; and a digest
-        of what all of them hold.
+        Row to the picture that cannot be read, ascending; what happens to the others; and the
+        `picture_digest` of each (n, 16).
     """
     each = np.zeros((len(pictures), _DIGEST), np.uint8)
 
     def note(row: int, picture: Decoded) -> None:
-        pixels = np.ascontiguousarray(picture.pixels)
-        own = blake2b(repr(pixels.shape).encode(), digest_size=_DIGEST)
-        own.update(pixels.data)
-        each[row] = np.frombuffer(own.digest(), np.uint8)
+        each[row] = picture_digest(picture.pixels)
 
     bad, tally = _decode_all(pictures, names, pixel_format, note)
-    return bad, tally, digest(each)
+    return bad, tally, each
+
+
+def picture_digest(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a digest (16,) of a picture (channels, height, width)."""
+    pixels = np.ascontiguousarray(pixels)
+    own = blake2b(repr(pixels.shape).encode(), digest_size=_DIGEST)
+    own.update(pixels.data)
+    return np.frombuffer(own.digest(), np.uint8)
 
 
 def read_images(

@@ -3,17 +3,20 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.contract.content import digest
 from coterie.contract.data import Indices, Unreadable
 from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.decoding import Picture, PixelFormat, UnreadablePictureError
 from coterie.datamodules.image_files import (
     decode_images,
     look_through,
+    picture_digest,
     read_images,
     refuse,
     tell_skipped,
@@ -21,6 +24,7 @@ from coterie.datamodules.image_files import (
 from coterie.datamodules.partitions import Labels, stratified_subset
 from coterie.datamodules.spelling import inside
 from coterie.datamodules.stored import Chained, Picked
+from coterie.errors import DataError
 
 Images = NDArray[np.uint8]
 Samples = NDArray[Any]
@@ -54,6 +58,7 @@ class Source:
         skipped: Pictures that were left out, because they cannot be read.
         features: Names of a vector's features, if known.
         contents: A digest of all pictures, once they have been looked through; else "".
+        digests: That of each picture (n, 16), once they have been looked through; else None.
     """
 
     count: int
@@ -69,6 +74,7 @@ class Source:
     skipped: tuple[Unreadable, ...] = ()
     features: tuple[str, ...] = ()
     contents: str = ""
+    digests: NDArray[np.uint8] | None = None
 
     @property
     def own_names(self) -> Sequence[str]:
@@ -95,6 +101,7 @@ class Source:
             pictures=None if self.pictures is None else Picked(self.pictures, chosen),
             names=Picked(self.names, chosen) if self.names else (),
             contents="",
+            digests=None if self.digests is None else self.digests[chosen],
         )
 
     def load(self, on_error: OnError) -> tuple[Samples, "Source"]:
@@ -130,10 +137,10 @@ class Source:
                 "runs.",
                 self.count,
             )
-        bad, tally, contents = look_through(self.pictures, self.names, self.pixel_format)
-        readable = self._without(bad, on_error)
+        bad, tally, digests = look_through(self.pictures, self.names, self.pixel_format)
+        readable = replace(self, digests=digests)._without(bad, on_error)
         tally.warn(self.pixel_format)
-        return replace(readable, contents=contents)
+        return replace(readable, contents=digest(digests))
 
     def _without(self, bad: dict[int, UnreadablePictureError], on_error: OnError) -> "Source":
         if not bad:
@@ -157,7 +164,9 @@ class Source:
         return StreamedSamples(
             shape=(self.count, *first.shape[1:]),
             dtype=first.dtype,
-            read=self.read,
+            read=self.read
+            if self.digests is None
+            else partial(_read_unchanged, self.read, self.digests, self.names),
             contents=self.contents,
         )
 
@@ -210,6 +219,27 @@ def merge_sources(first: Source, second: Source) -> Source:
         features=first.features,
         pixel_format=first.pixel_format,
     )
+
+
+def _read_unchanged(
+    read: Callable[[Indices], Samples],
+    digests: NDArray[np.uint8],
+    names: Sequence[str],
+    rows: Indices,
+) -> Samples:
+    """Read pictures, which must hold what they held when they were looked through.
+
+    Raises:
+        DataError: If one holds something else now.
+    """
+    found = read(rows)
+    for row, picture in zip(rows.tolist(), found, strict=True):
+        if (picture_digest(picture) != digests[row]).any():
+            raise DataError(
+                f"{names[row]}: it was replaced while the run read it; put it back and resume, or "
+                "start a new run."
+            )
+    return found
 
 
 def _labels(source: Source) -> Labels:

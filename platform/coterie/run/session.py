@@ -269,7 +269,7 @@ class Session:
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
         if doubt := doubtful_clusters(evaluation.assignments, evaluation.clusters):
-            self.warn(doubt)
+            self.view.note(doubt)
         if self._backend is not None:
             self._backend.rest()
         head = self._publishable(evaluation.head)

@@ -111,6 +111,8 @@ def in_words(
     privacy: PrivacyConfig,
     clusters: int | None,
     own_noise: float | None = None,
+    *,
+    most: int | None = None,
 ) -> list[str]:
     """Describe what was done, what left the clients, and what protected it.
 
@@ -119,11 +121,17 @@ def in_words(
         privacy: The run's protection.
         clusters: The number of clusters that have samples; None without clusters.
         own_noise: The ε of what clients added noise to themselves; None without such noise.
+        most: The number of clusters that samples could belong to, if it is known.
     """
     if not summary:
         return []
     clients, size = summary["clients"], format_bytes(summary["bytes"]["up"])
-    found = "" if clusters is None else f", and it sorts their samples into {clusters:,} clusters"
+    empty = f" of {most:,}" if clusters is not None and most is not None and clusters < most else ""
+    found = (
+        ""
+        if clusters is None
+        else f", and it sorts their samples into {clusters:,}{empty} clusters"
+    )
     if share := summary.get("metrics", {}).get("outliers", {}).get("share"):
         found += f"; {share:.1%} of them are outliers, which belong to none"
     spent = summary.get("privacy", {})

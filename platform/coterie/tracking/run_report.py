@@ -19,7 +19,7 @@ from typing import Any
 from coterie.config.about import about
 from coterie.config.differences import changed_keys
 from coterie.config.explain import show
-from coterie.config.plain_files import read_bytes, read_yaml
+from coterie.config.plain_files import read_bytes, read_json, read_yaml
 from coterie.config.schema import RunConfig
 from coterie.errors import DataError, damage
 from coterie.tracking.atomic import write_text_atomically
@@ -48,6 +48,7 @@ _CLIENTS = 30
 _FAILURES = 30
 _WIDE = 1.7
 """Width divided by height from which a figure has its own row."""
+_MODEL = "model.json"
 _PLACE = ("round", "stage")
 _DIRECTIONS = {"down": "to clients", "up": "to the server", "peer": "between clients"}
 _DAMAGE = (
@@ -100,6 +101,8 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         own_noise = own_noise_of(rows, summary)
     with _named(directory.assignments):
         found = client_clusters(directory.assignments)
+    with _named(directory.model / _MODEL):
+        most = _clusters_of(directory.model / _MODEL)
     with _named(directory.clients):
         clients = _client_table(directory.clients)
     with _named(directory.path / SKIPPED):
@@ -116,7 +119,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         folder=directory.path.name,
         summary=summary,
         tiles=_tiles(summary),
-        words=in_words(summary, config.privacy, clusters, own_noise),
+        words=in_words(summary, config.privacy, clusters, own_noise, most=most),
         clusters=None if found is None else Table(*found),
         scores=[_score_table(table) for table in score_tables(summary.get("metrics", {}))],
         rounds=rounds,
@@ -130,6 +133,13 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         config={key: show(value) for key, value in changed_keys(config).items()},
         software=software,
     )
+
+
+def _clusters_of(path: Path) -> int | None:
+    """Return the number of clusters of the model that is described there, if it has any."""
+    described = read_json(path) if path.is_file() else {}
+    number = described.get("clusters") if isinstance(described, dict) else None
+    return number if isinstance(number, int) else None
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from PIL import Image
 
 from coterie.config.component import config_model, load_target
 from coterie.contract.samples import StreamedSamples
+from coterie.datamodules.folders import ImageFolder
 from coterie.datamodules.importing import import_data
 from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.npz import NPZ
@@ -114,6 +115,25 @@ def test_pictures_are_the_same_however_they_are_read(tmp_path, pictures, kind):
     np.testing.assert_array_equal(cloudpickle.loads(travelled)[20:22], pixels[20:22])
     some = cls(cls.Config(path=str(path), limit=7, **keys)).arrays()
     assert len(some.samples) == 7
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_picture_that_is_replaced_while_it_is_streamed_is_refused(tmp_path, skip):
+    for number in range(4):
+        Image.new("L", (6, 6), 10 + number).save(tmp_path / f"{number}.png")
+    if skip:
+        (tmp_path / "0.png").write_bytes(b"no picture")
+    config = ImageFolder.Config(
+        path=str(tmp_path), size=4, stream=True, on_error="skip" if skip else "refuse"
+    )
+    samples = ImageFolder(config).arrays().samples
+    assert samples[:][-3:, 0, 0, 0].tolist() == [11, 12, 13]
+    Image.new("L", (6, 6), 99).save(tmp_path / "2.png")
+    assert samples[-1:][0, 0, 0, 0] == 13
+    with pytest.raises(DataError, match=r"2\.png: it was replaced while the run read it; put it"):
+        samples[:]
+    Image.new("L", (6, 6), 12).save(tmp_path / "2.png")
+    assert len(samples[:]) == 3 + (not skip)
 
 
 VECTORS = np.random.default_rng(1).normal(size=(COUNT, 5)).astype(np.float32)

@@ -53,6 +53,15 @@ def test_as_many_names_as_rows_are_refused_before_they_fill_the_memory(tmp_path,
         client_clusters(path)
 
 
+def test_empty_clusters_are_counted_with_the_others():
+    for most, said in (
+        (None, "into 4 clusters"),
+        (4, "into 4 clusters"),
+        (6, "into 4 of 6 clusters"),
+    ):
+        assert said in in_words(SUMMARY, PrivacyConfig(), 4, most=most)[0]
+
+
 @pytest.mark.parametrize(
     ("spent", "masks", "said"),
     [
