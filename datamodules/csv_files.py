@@ -30,6 +30,9 @@ _UNEVEN = re.compile(r"Expected (\d+) columns, got (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
 _TOLD = re.compile(r'"?sep=(.)"?\1*')
 """A first line that tells Excel which separator the cells have."""
+_TELLS = re.compile(rb"\W*sep=")
+_START = 64
+"""Bytes with the first line, if it is such a one."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])-?\d+,\d+(?![\d,])")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of the index that pandas writes along, in CSV and in parquet."""
@@ -130,7 +133,11 @@ def _tell_windows(path: Path) -> None:
 
 def place_of(path: Path, row: int) -> str:
     """Return where a row of a table, counted from 0, is: in CSV the line that editors show."""
-    return f"line {row + dialect_of(path).skipped + 2:,}" if is_csv(path) else f"row {row:,}"
+    if not is_csv(path):
+        return f"row {row:,}"
+    with opened(path) as file:
+        tells = _TELLS.match(file.read(_START).replace(b"\0", b"")) is not None
+    return f"line {row + tells + 2:,}"
 
 
 def read_csv(path: Path, source: Any, text: Sequence[str]) -> pa.Table:

@@ -189,11 +189,14 @@ class _Reader:
         samples, kept = self._samples(rows)
         if not len(kept):
             return None
-        rows = _Rows(rows.table.take(kept), rows.numbers[kept])
-        numbered = tuple(map(str, rows.numbers)) if self.skip else None
-        name, client = self.columns.name, self.columns.client
-        names = numbered if name is None else tuple(rows.texts(name))
-        return SampleBatch(samples, names, None if client is None else tuple(rows.texts(client)))
+
+        def of_kept(column: str | None) -> tuple[str, ...] | None:
+            texts = None if column is None else rows.texts(column)
+            return None if texts is None else tuple(texts[row] for row in kept)
+
+        numbers = tuple(map(str, rows.numbers[kept])) if self.skip else None
+        names = numbers if self.columns.name is None else of_kept(self.columns.name)
+        return SampleBatch(samples, names, of_kept(self.columns.client))
 
     def _filled(self, rows: _Rows) -> _Rows:
         """Return the rows whose cells are filled, with finite numbers; note the others."""

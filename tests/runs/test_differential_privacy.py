@@ -15,6 +15,7 @@ from coterie.errors import ConfigError
 from coterie.rounds import loop
 from coterie.rounds.sent import sent_in
 from coterie.run.cluster_page import ClusterPage
+from coterie.run.setup import assemble
 from coterie.tracking import noise_file
 from coterie.tracking.run_directory import RunDirectory
 from tests.builders.every_method import small
@@ -107,9 +108,13 @@ def test_a_budget_without_noise_tells_the_least_that_pays_for_all_rounds(keys, t
 
 
 def test_a_budget_that_ends_the_run_early_tells_the_noise_that_would_not(tmp_path, caplog):
-    keys = (*FEDAVG, "privacy.dp.noise_multiplier=2")
-    train(tmp_path, *keys, f"privacy.dp.budget={1.01 * epsilon(2, 2.0, 1e-5)}")
+    budget = f"privacy.dp.budget={1.01 * epsilon(2, 2.0, 1e-5)}"
+    keys = (*FEDAVG, "privacy.dp.noise_multiplier=2", budget)
+    train(tmp_path, *keys)
     assert "ends the run after round 2; for all 4 rounds it needs" in caplog.text
+    caplog.clear()
+    assemble(compose(*keys, *SERIAL), trains=False)  # as for evaluation and audit
+    assert not caplog.messages
 
 
 def test_training_that_protects_samples_pays_for_each_epoch(tmp_path):

@@ -49,7 +49,8 @@ def check_noise(start: Start) -> None:
             "each client; choose a method without groups, such as fedavg."
         )
     bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
-    _check_budget(start)
+    if start.trains:
+        _check_budget(start)
     for found in bounds:
         sigma(dp, STEPS if found is None else found.steps)
     bound = bounds[0]
@@ -59,7 +60,8 @@ def check_noise(start: Start) -> None:
         check_own_gradients(model.encoder, start.shape)
     if bound is not None and bound.clips:
         _check_statistics(method, start.server)
-        _tell_if_drowned(start)
+        if start.trains:
+            _tell_if_drowned(start)
         _check_numbers(dp, len(start.sizes), "clients", 1)
     else:
         _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))

@@ -36,6 +36,7 @@ class Start:
         sizes: Client to its number of samples.
         cohort: Gives the number of clients that a phase takes, if none drops out.
         clients: Gives the clients that take part in a phase.
+        trains: Whether the run is to train; one that is looked at afterwards needs no advice.
     """
 
     config: RunConfig
@@ -45,6 +46,7 @@ class Start:
     sizes: Mapping[int, int]
     cohort: Callable[[Phase], int]
     clients: Callable[[Phase], Collection[int]]
+    trains: bool = True
 
     def phases(self) -> Iterator[Phase]:
         """Return the coming phases, as far as they do not depend on clients' answers."""

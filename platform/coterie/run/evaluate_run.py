@@ -90,7 +90,7 @@ class RunEvaluation:
                 "run itself; read its summary.json."
             )
         check_shares("labelled_shares", self.shares, self.config.labelled_pool)
-        self._assembly = assemble(self.config)
+        self._assembly = assemble(self.config, trains=False)
         if isinstance(self._assembly.method, FederatesModule):
             raise ConfigError(
                 f"run={self.directory.path}: it trained a LightningModule, which only its own "

@@ -75,7 +75,7 @@ class ModelAttacks:
     def __init__(self, config: RunConfig, directory: RunDirectory, samples: int) -> None:
         self._config = config
         self._device = device_of(config.accelerator)
-        self._assembly = assemble(config)
+        self._assembly = assemble(config, trains=False)
         self._sides = self._drawn(directory, samples)
         self._model = load_model(directory.path, config.trust)
         method, server = self._assembly.method, self._assembly.server

@@ -66,10 +66,17 @@ class Assembly:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
-def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
+def assemble(
+    config: RunConfig, given: Sequence[AnyCallback] = (), *, trains: bool = True
+) -> Assembly:
     """Read the data, split it over the clients and build the method.
 
     All of the config is checked here, before actors start.
+
+    Args:
+        config: The run's config.
+        given: Callbacks besides the config's.
+        trains: Whether the run is to train, or is only looked at.
 
     Raises:
         ConfigError: If the config's parts do not fit each other.
@@ -110,6 +117,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
                 sizes=sizes,
                 cohort=participation.size,
                 clients=lambda phase: participation.turnout(phase).clients,
+                trains=trains,
             )
         )
     if config.evaluation.local_tests:
