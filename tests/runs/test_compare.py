@@ -110,7 +110,7 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared, capsys,
 @pytest.mark.slow
 def test_runs_can_be_made_longer(compared, capsys, tmp_path):
     out = tmp_path / "c"
-    shutil.copytree(compared, out)
+    shutil.copytree(compared, out, ignore=shutil.ignore_patterns("wandb"))
     assert main([*TINY, "fedavg_digits:method.rounds=4", f"out={out}", "resume=true"]) == 0
     assert "4 runs, 2 of them completed before" in capsys.readouterr().out
     for seed in (0, 1):
@@ -184,24 +184,13 @@ def test_a_run_that_fails_is_told_of_and_the_others_go_on(tmp_path, capsys):
     assert "bad, seed 0: failed: " in shown
 
 
-ONE = [key for key in TINY if not key.startswith(("experiments", "fedmcc"))]
-ONE += ["experiments=[fedavg_digits]"]
-
-
-@pytest.fixture(scope="module")
-def one_compared(tmp_path_factory):
-    out = tmp_path_factory.mktemp("one_compared") / "c"
-    assert main([*ONE, f"out={out}"]) == 0
-    return out
-
-
 @pytest.mark.slow
-def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_path):
+def test_a_run_to_be_made_longer_is_not_shown_as_completed(compared, tmp_path):
     """Interrupted before it has begun, it has neither the old length nor the new one."""
     out = tmp_path / "c"
-    shutil.copytree(one_compared, out)
+    shutil.copytree(compared, out, ignore=shutil.ignore_patterns("wandb"))
     longer = "fedavg_digits:method.rounds=400"
-    process = begin(*ONE, longer, f"out={out}", "resume=true", "parallel=1")
+    process = begin(*TINY, longer, f"out={out}", "resume=true", "parallel=1")
     until(lambda: "started fedavg_digits seed 0" in process.stdout.readline())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=90)
@@ -212,21 +201,19 @@ def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_pat
 
 
 @pytest.mark.parametrize("part", ["runs", "figures"])
-def test_a_strangers_comparison_with_a_link_is_not_gone_on_with(
-    one_compared, capsys, tmp_path, part
-):
+def test_a_strangers_comparison_with_a_link_is_not_gone_on_with(compared, capsys, tmp_path, part):
     out, mine = tmp_path / "c", tmp_path / "mine"
-    shutil.copytree(one_compared, out)
+    shutil.copytree(compared, out, ignore=shutil.ignore_patterns("wandb"))
     shutil.move(out / part, mine) if (out / part).exists() else mine.mkdir()
     (out / part).symlink_to(mine)
-    assert main([*ONE, f"out={out}", "resume=true"]) == 2
+    assert main([*TINY, f"out={out}", "resume=true"]) == 2
     assert "is a link" in capsys.readouterr().err
 
 
-def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, monkeypatch, tmp_path):
+def test_a_run_whose_former_process_still_writes_is_waited_for(compared, monkeypatch, tmp_path):
     """As that of a comparison that was killed, which is evaluating its final model."""
     out = tmp_path / "c"
-    shutil.copytree(one_compared, out)
+    shutil.copytree(compared, out, ignore=shutil.ignore_patterns("wandb"))
     folder = run_of(out, "fedavg_digits", 1)
     summary = (folder / "summary.json").read_text()
     (folder / "summary.json").unlink()
@@ -244,6 +231,6 @@ def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, mon
     held, shown = contextlib.ExitStack(), Shown()
     held.enter_context(claimed(folder))
     monkeypatch.setattr("sys.stdout", shown)
-    assert main([*ONE, f"out=file://{out}", "resume=true"]) == 0
+    assert main([*TINY, f"out=file://{out}", "resume=true"]) == 0
     assert "fedavg_digits seed 1: completed" in shown.getvalue()
     assert "started" not in shown.getvalue()

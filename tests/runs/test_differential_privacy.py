@@ -23,7 +23,8 @@ from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL, model_files
 
 NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
-FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
+NARROW = ("encoder=mlp", "encoder.hidden=[32]", "encoder.features=16")
+FEDAVG = (*small("fedavg"), *NARROW, *NOISE, "method.rounds=4", "checkpoint.every=1")
 KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
 PROTOTYPES = (*NOISE, "privacy.dp.clip=1", "method.prototypes=30", "data.limit=1000")
 SAMPLE = (*FEDAVG[:-2], "privacy.dp.unit=sample", "method.epochs=2", *FEDAVG[-2:])
