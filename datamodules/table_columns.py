@@ -187,8 +187,8 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
 
 def _check_mixed(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> None:
     """Refuse columns of numbers with some text, which would be features but for it."""
-    likely = [field for field in schema if str(field.type) in TEXT]
-    likely = [f for f in likely if f.name not in READ_AS_TEXT and not _is_no_feature(f.name, own)]
+    texts = [field for field in schema if str(field.type) in TEXT]
+    likely = [field for field in texts if not _is_no_feature(field.name, own)]
     types = [(field.name, type_of(path, field, cells)) for field in likely]
     mixed = [f"{name} ({kind})" for name, kind in types if "number" in kind]
     if mixed:

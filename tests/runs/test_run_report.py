@@ -12,6 +12,7 @@ from PIL import Image
 from coterie import Federation, RunCallback, compose
 from coterie.jobs.report import main
 from tests.builders.browser import CHROMIUM, pictures_of, shown
+from tests.builders.observers import Silent
 from tests.builders.runs import COMMAND
 
 RUN = (
@@ -139,3 +140,13 @@ def test_a_browser_shows_every_picture_and_nothing_sticks_out(page, width, tmp_p
     assert found["pictures"] == [1] * len(list((page.parent / "figures").glob("*.png")))
     assert found["content"] <= width
     assert found["out"] == []
+
+
+def test_clusters_that_stayed_empty_are_told(tmp_path):
+    view, place = Silent(), tmp_path / "run"
+    ran = Federation(compose(*COMMAND, f"run_dir={place}"), view).run()
+    used = len(set(ran.assignments.tolist()))
+    assert 1 < used < 10  # else the test shows nothing
+    (told,) = [note for note in view.notes if "empty" in note]
+    assert told.startswith(f"{10 - used} of 10 clusters ")
+    assert f"sorts their samples into {used} of 10 clusters" in text_of(place / "report.html")
