@@ -108,21 +108,18 @@ def assemble(
     if (first := method.next(server)) is not None:
         participation.check(first)
         check_round(first, server, config.cluster, len(read.parts))
-        compose_stages(config, method).check(
-            Start(
-                config=config,
-                method=method,
-                server=server,
-                shape=workload.task.shape,
-                sizes=sizes,
-                cohort=participation.size,
-                clients=lambda phase: participation.turnout(phase).clients,
-                trains=trains,
-            )
+        start = Start(
+            config=config,
+            method=method,
+            server=server,
+            shape=workload.task.shape,
+            sizes=sizes,
+            cohort=participation.size,
+            clients=lambda phase: participation.turnout(phase).clients,
+            trains=trains,
         )
-    if config.evaluation.local_tests:
-        _local_test_rows(config, read.arrays, read.parts)
-        _check_classifies(method.model_for(server, None).classifies, config)
+        compose_stages(config, method).check(start)
+    _check_local_tests(config, read, method, server)
     return Assembly(
         data=read.arrays,
         workload=workload,
@@ -282,6 +279,15 @@ def _local_test_rows(
     """Return each client's rows of the test set."""
     seed = derive_seed(config.seed, "local tests")
     return local_test_rows(data, parts, config.evaluation.local_test_ratio, seed)
+
+
+def _check_local_tests(
+    config: RunConfig, read: RunData, method: Method, server: ServerState
+) -> None:
+    """Refuse `evaluation.local_tests` of clients without such samples or of no classifier."""
+    if config.evaluation.local_tests:
+        _local_test_rows(config, read.arrays, read.parts)
+        _check_classifies(method.model_for(server, None).classifies, config)
 
 
 def _check_classifies(classifies: bool, config: RunConfig) -> None:
