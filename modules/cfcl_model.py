@@ -79,9 +79,12 @@ class TripletModel(ClientModule):
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw a negative for each anchor, uniformly from the device's other samples."""
-        data, positions, seed = self._local.data, batch["positions"], batch_seed(batch)
+        batch = super().on_before_batch_transfer(batch, dataloader_idx)
+        data, seed = self._local.data, batch_seed(batch)
         if data is None:
-            data, positions = ClientData.of_batch(batch), torch.arange(len(positions))
+            data, positions = ClientData.of_batch(batch), torch.arange(len(batch["samples"]))
+        else:
+            positions = batch["positions"]
         draw = torch.Generator().manual_seed(derive_seed(seed, "negatives"))
         others = torch.randint(len(data) - 1, (len(positions),), generator=draw)
         others += others >= positions

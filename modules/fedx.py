@@ -76,6 +76,7 @@ class CrossDistillation(TwoViews):
 
         Under a plain Trainer they are the batch's own.
         """
+        batch = super().on_before_batch_transfer(batch, dataloader_idx)
         data, seed = self.data or ClientData.of_batch(batch), batch_seed(batch)
         draw = torch.Generator().manual_seed(derive_seed(seed, "others"))
         drawn = torch.randint(len(data), (len(batch["samples"]),), generator=draw)

@@ -61,7 +61,7 @@ _RESTARTS = (
 )
 _UNEQUAL = (
     "With participation below 1, a client's schedulers go on only in the rounds that it takes part "
-    "in, so clients' learning rates differ, and none reaches the end of its schedule"
+    "in, so clients' learning rates differ, and few reach the end of their schedules"
 )
 _DRAWN = (
     "What the module gives self.logger besides numbers, such as pictures, does not leave a client "

@@ -27,9 +27,9 @@ _SERIES = 20
 _NAMED = 20
 """The most columns of which ranges are told."""
 _COLLAPSED = 0.95
+"""Share of the samples in one cluster from which on the others are next to nothing."""
 _SHOWN = 10
 """Empty clusters that are named."""
-"""Share of the samples in one cluster from which on the others are next to nothing."""
 
 
 def doubts(
