@@ -1,6 +1,7 @@
 """Callbacks that follow a whole run, unlike Lightning's, which follow the Trainer on a client."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,11 @@ class RunCallback:
         """Note that a phase is over: aggregated and, where due, evaluated."""
 
     def on_round_end(self, record: PhaseRecord) -> None:
-        """Note that a round is over; the record is that of its last phase."""
+        """Note that a round is over.
+
+        The record is that of its last phase. If nothing is trained in it, as in a validation,
+        `loss` is that of the round's last phase that trained.
+        """
 
     def on_evaluation_end(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
         """Note that an evaluation is over.
@@ -70,11 +75,14 @@ class _Hooks:
         self.client_failed = callback.on_client_failure
         self.evaluated = callback.on_evaluation_end
         self._callback = callback
+        self._loss: float | None = None
 
     def phase_finished(self, record: PhaseRecord) -> None:
         self._callback.on_phase_end(record)
+        self._loss = self._loss if record.loss is None else record.loss
         if record.phase.ends_round:
-            self._callback.on_round_end(record)
+            self._callback.on_round_end(replace(record, loss=self._loss))
+            self._loss = None
 
     def finish(self, status: Status, *, error: str | None = None, **_: Any) -> None:
         self._callback.on_run_end(status, error)

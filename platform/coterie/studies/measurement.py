@@ -39,15 +39,20 @@ def sign(first: Measured, second: Measured, expected: float, noise: float) -> Si
         expected: First less second in the paper, or only a number of that sign; not 0.
         noise: The least difference that counts.
     """
-    variance, several = 0.0, True
-    for cell in (first, second):
-        several = several and cell.spread.deviation is not None
-        variance += (cell.spread.deviation or 0.0) ** 2 / cell.seeds
-    least = max(noise, 2 * math.sqrt(variance) if several else 0.0)
     difference = first.spread.mean - second.spread.mean
-    if abs(difference) <= least:
+    if abs(difference) <= max(noise, two_errors(first, second)):
         return "undecided"
     return "yes" if difference * expected > 0 else "no"
+
+
+def two_errors(first: Measured, second: Measured) -> float:
+    """Return two standard errors of the cells' difference; 0 unless both have several seeds."""
+    cells = (first, second)
+    if any(cell.spread.deviation is None for cell in cells):
+        return 0.0
+    return 2 * math.hypot(
+        *((cell.spread.deviation or 0.0) / math.sqrt(cell.seeds) for cell in cells)
+    )
 
 
 @dataclass(frozen=True)

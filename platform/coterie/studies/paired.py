@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from coterie.tracking.run_records import RunRecord
 _LEVEL = 0.95
 _PANELS = 4
 INTERVAL = "95 % t-interval of the paired difference over seeds"
+_APART = "red: told apart, p < 0.05 after Holm's correction over a metric's pairs"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Difference:
         seeds: The number of seeds n that both completed.
         mean: The mean of the differences.
         half: Half the width of the interval, t(0.975, n - 1) · s / √n; None for a single seed.
+        p: The p-value of the two-sided paired t-test, corrected for the number of the metric's
+            pairs by Holm (1979); None for a single seed.
     """
 
     metric: str
@@ -35,11 +38,12 @@ class Difference:
     seeds: int
     mean: float
     half: float | None
+    p: float | None
 
     @property
     def told_apart(self) -> bool:
-        """Whether zero is outside the interval."""
-        return self.half is not None and abs(self.mean) > self.half
+        """Whether the corrected test rejects that the variants are alike."""
+        return self.p is not None and self.p < 1 - _LEVEL
 
 
 def paired_differences(table: ComparisonTable) -> list[Difference]:
@@ -52,21 +56,23 @@ def paired_differences(table: ComparisonTable) -> list[Difference]:
     found = []
     for metric in foremost(table):
         values = {label: _by_seed(table.records, label, metric) for label in labels}
+        own = []
         for first, second in combinations(labels, 2):
             seeds = sorted(values[first].keys() & values[second].keys())
             if seeds:
                 apart = [values[first][seed] - values[second][seed] for seed in seeds]
-                found.append(_difference(metric, first, second, apart))
+                own.append(_difference(metric, first, second, apart))
+        found += _corrected(own)
     return found
 
 
 def differences_csv(found: Sequence[Difference]) -> str:
     """Return the differences as CSV in full precision."""
-    head = ["metric", "first", "second", "seeds", "first less second", "low", "high"]
+    head = ["metric", "first", "second", "seeds", "first less second", "low", "high", "p (Holm)"]
     lines: list[Sequence[object]] = [head]
     for one in found:
         edges = (None, None) if one.half is None else (one.mean - one.half, one.mean + one.half)
-        lines.append([one.metric, one.first, one.second, one.seeds, one.mean, *edges])
+        lines.append([one.metric, one.first, one.second, one.seeds, one.mean, *edges, one.p])
     return csv_text(lines)
 
 
@@ -91,7 +97,7 @@ def differences_figure(found: Sequence[Difference], path: Path, about: str = "")
         axes.set_ylim(len(panel) - 0.5, -0.5)
         axes.set_xlabel(metric)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{INTERVAL}; red: without zero", fontsize=9)
+    figure.suptitle(f"{INTERVAL}\n{_APART}", fontsize=9)
     return save(figure, path, about)
 
 
@@ -101,8 +107,23 @@ def _by_seed(records: Sequence[RunRecord], label: str, metric: str) -> dict[int,
 
 
 def _difference(metric: str, first: str, second: str, apart: Sequence[float]) -> Difference:
-    seeds, half = len(apart), None
+    seeds, mean, half, p = len(apart), float(np.mean(apart)), None, None
     if seeds > 1:
-        quantile = float(t.ppf((1 + _LEVEL) / 2, seeds - 1))
-        half = quantile * float(np.std(apart, ddof=1)) / math.sqrt(seeds)
-    return Difference(metric, first, second, seeds, float(np.mean(apart)), half)
+        error = float(np.std(apart, ddof=1)) / math.sqrt(seeds)
+        half = float(t.ppf((1 + _LEVEL) / 2, seeds - 1)) * error
+        p = float(2 * t.sf(abs(mean) / error, seeds - 1) if error else mean == 0)
+    return Difference(metric, first, second, seeds, mean, half, p)
+
+
+def _corrected(found: Sequence[Difference]) -> list[Difference]:
+    """Correct the p-values of one metric's pairs by Holm's step-down procedure."""
+    tested = [one for one in found if one.p is not None]
+    ranked, least, corrected = (
+        sorted(tested, key=lambda one: one.p or 0.0),
+        0.0,
+        dict[tuple[str, str], float](),
+    )
+    for place, one in enumerate(ranked):
+        least = max(least, min(1.0, (len(ranked) - place) * (one.p or 0.0)))
+        corrected[one.first, one.second] = least
+    return [replace(one, p=corrected.get((one.first, one.second))) for one in found]

@@ -1,6 +1,7 @@
 """Differences over seeds by hand, and against SciPy's paired t-test."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -35,7 +36,28 @@ def test_a_difference_is_that_of_a_paired_t_test():
     assert found.mean == pytest.approx(np.mean(A) - np.mean(B))
     assert (found.mean - found.half, found.mean + found.half) == pytest.approx(exact)
     assert (found.first, found.second, found.seeds) == ("a", "b", 4)
+    assert found.p == pytest.approx(ttest_rel(A, B).pvalue)
     assert found.told_apart == (exact.low > 0)
+
+
+def test_p_values_are_corrected_by_holm():
+    # Three pairs, the smallest first: 3, 2 and 1 times, and never less than the one before.
+    labels = {"a": A, "b": B, "c": [0.70, 0.71, 0.72, 0.70]}
+    found = paired_differences(table(**labels))
+    raw = {(f, s): ttest_rel(labels[f], labels[s]).pvalue for f, s in combinations(labels, 2)}
+    expected, least = {}, 0.0
+    for times, pair in zip((3, 2, 1), sorted(raw, key=raw.get), strict=True):
+        expected[pair] = least = max(least, min(1.0, times * raw[pair]))
+    assert {(one.first, one.second): one.p for one in found} == pytest.approx(expected)
+    assert differences_csv(found).splitlines()[0].endswith(",p (Holm)")
+
+
+def test_equal_differences_of_every_seed_have_no_spread():
+    ours, theirs = [0.5, 0.75], [0.25, 0.5]
+    (found,) = paired_differences(table(a=ours, b=theirs))
+    assert (found.half, found.p, found.told_apart) == (0.0, 0.0, True)
+    (same,) = paired_differences(table(a=ours, b=ours))
+    assert (same.p, same.told_apart) == (1.0, False)
 
 
 def test_only_seeds_that_both_have_count():
