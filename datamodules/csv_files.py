@@ -27,6 +27,7 @@ _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
 _UNEVEN = re.compile(r"Expected (\d+) columns, got (\d+)")
 """What Arrow says of a CSV file."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"[^"]*"')
 _TOLD = re.compile(r'"?sep=(.)"?\1*')
 """A first line that tells Excel which separator the cells have."""
@@ -90,14 +91,14 @@ def dialect_of(path: Path) -> Dialect:
     encoding = _encoding(path)
     with opened(path) as file:
         block = file.read(_BLOCK)
-    lines = block.decode(encoding, "replace").splitlines()
+    lines = _LINE_END.split(block.decode(encoding, "replace"))  # splitlines parts at \v too
     many = any(line.count(sign) >= _WIDEST for line in lines[:2] for sign in _DELIMITERS)
     if many or (len(block) == _BLOCK and len(lines) == 1):
         raise DataError(
             f"{path}: its first line names more than {_WIDEST:,} columns, or is longer than 1 MiB; "
             "give the table as .npz or .parquet."
         )
-    head = lines[0].lstrip("\ufeff") if lines else ""
+    head = lines[0].lstrip("\ufeff")
     told = _TOLD.fullmatch(head)
     head = _QUOTED.sub("", head)
     delimiter = told[1] if told else max(_DELIMITERS, key=head.count) if head else ","

@@ -323,7 +323,10 @@ class Lightning(Method):
         values = self._rules.slot(module, SHARED)
         found = strategy.finish(local, values)
         values |= found.values
-        shared = {name: value.to(before[name].dtype) for name, value in values.items()}
+        shared = {
+            name: value.to(before[name].dtype) if name in before else value
+            for name, value in values.items()
+        }
         weight = 1 if strategy.equal else samples
         up = {SHARED: WeightedUpdate(weight=weight, tensors=shared)}
         if strategy.hears:

@@ -1,13 +1,17 @@
 """FedAvg with a client that leaves the settings of its process as no other client wants them."""
 
+import inspect
 import os
 import resource
 import signal
+import sys
 import tempfile
 import warnings
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,6 +40,16 @@ class _Halves(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         return result / 2 if function is torch.ops.aten.relu.default else result
+
+
+def _doubled(module, given, result):
+    return result * 2 if torch.is_tensor(result) else None
+
+
+def _halved(optimizer, args, kwargs):
+    for group in optimizer.param_groups:
+        for value in group["params"]:
+            value.data.mul_(0.5)
 
 
 def _limit():
@@ -67,6 +81,9 @@ WAYS = {
     "saved tensors": lambda: _enter(
         torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x * 0)
     ),
+    "hooks of modules": lambda: register_module_forward_hook(_doubled),
+    "hooks of optimizers": lambda: register_optimizer_step_post_hook(_halved),
+    "recursion": lambda: sys.setrecursionlimit(len(inspect.stack(0)) + 20),
     "timer": lambda: signal.setitimer(signal.ITIMER_PROF, 600),
     "limit": _limit,
 }

@@ -33,7 +33,7 @@ from coterie.tracking.paths import make_private
 
 FORMAT = 1
 STATES = "states"
-_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+_MALFORMED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 """Errors that a record with a right checksum but other content raises."""
 _SERVER = "server.safetensors"
 _FILES = (_SERVER, "stages.safetensors", "peer_messages.safetensors")

@@ -114,6 +114,9 @@ def check_record(record: Mapping[str, Any]) -> None:
         ValueError: If a part is missing or of another kind.
     """
     _RECORD.validate_python(record, strict=True)
+    data = record.get("data")
+    if data and len(data["clients"]) != len(data["sizes"]):
+        raise ValueError(f"{len(data['sizes'])} sizes of {len(data['clients'])} clients")
 
 
 def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import atexit
 import logging
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from coterie.errors import (
     InterruptedRunError,
     RunError,
     described,
+    listed,
     on_one_line,
     out_of_memory,
     printable,
@@ -29,6 +32,8 @@ from coterie.tracking.terminal import Terminal
 _HELP = {"-h", "--help"}
 _ROOM = 60
 """Columns from which a warning has room for its time."""
+_PATIENCE_S = 5.0
+"""Seconds for which threads may outlast a command before they are told."""
 _LONGEST = 10_000
 """Characters of an error that are shown."""
 
@@ -139,7 +144,26 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     ending = _Ending()
     atexit.register(ending)  # handlers run last in, first out
     ending.exit_code = main(sys.argv[1:])
+    _tell_threads()
     sys.exit(ending.exit_code)
+
+
+def _tell_threads() -> None:
+    """Tell of threads for which Python waits, so that a wait for one that never ends is no riddle.
+
+    They are those of code that a run loads; all of Coterie's end with the run.
+    """
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    others.remove(threading.current_thread())
+    until = time.monotonic() + _PATIENCE_S
+    for thread in others:
+        thread.join(max(0.0, until - time.monotonic()))
+    if left := [thread.name for thread in others if thread.is_alive()]:
+        _logger.warning(
+            "The command is done, but code that it has loaded still runs (thread %s); wait for "
+            "it, or press Ctrl-C.",
+            listed(left),
+        )
 
 
 class _Ending:

@@ -239,10 +239,14 @@ def _check_layout(slot: str, tensors: Tensors, layout: Layout) -> None:
     wanted = dict(zip(layout.names, layout.shapes, strict=True))
     if given != wanted:
         wrong = sorted(name for name in given | wanted if given.get(name) != wanted.get(name))[0]
-        shapes = f"{given.get(wrong)} for {wanted.get(wrong)}"
-        raise ContractError(
-            f"Slot {slot!r}: {wrong!r} has shape {shapes}; send the server's shapes."
-        )
+        if wrong not in wanted:
+            found, remedy = "is new", "the server's tensors, which a module creates in __init__"
+        elif wrong not in given:
+            found, remedy = "is missing", "all of the server's tensors"
+        else:
+            found = f"has shape {given[wrong]} for {wanted[wrong]}"
+            remedy = "the server's shapes"
+        raise ContractError(f"Slot {slot!r}: {wrong!r} {found}; send {remedy}.")
     for name, dtype in zip(layout.names, layout.dtypes, strict=True):
         if tensors[name].dtype != dtype:
             raise ContractError(f"slot {slot!r}: {name!r} is {tensors[name].dtype}; send {dtype}.")

@@ -7,6 +7,7 @@ a program sets before its run would hold in the driver alone, not in the actors.
 import os
 import resource
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +20,11 @@ import torch
 from coterie.execution.torch_modes import (
     dispatch_modes,
     function_modes,
+    global_hooks,
     saved_tensor_hooks,
     set_dispatch_modes,
     set_function_modes,
+    set_global_hooks,
     set_saved_tensor_hooks,
 )
 
@@ -185,9 +188,11 @@ _NUMERIC: Mapping[str, Setting] = {
 }
 
 _ALL: Mapping[str, Setting] = {
+    "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
     "function modes": (function_modes, set_function_modes),
     "dispatch modes": (dispatch_modes, set_dispatch_modes),
     "saved tensors": (saved_tensor_hooks, set_saved_tensor_hooks),
+    "hooks": (global_hooks, set_global_hooks),
     **_NUMERIC,
     "device": (torch.get_default_device, _set_device),
     "threads": (torch.get_num_threads, torch.set_num_threads),

@@ -3,6 +3,7 @@
 PyTorch has no public way to leave those whose context object is gone.
 """
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,6 +12,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 _core: Any = torch._C
 _autograd: Any = _core._autograd
+_HOOKS: tuple[dict[int, Any], ...] = tuple(
+    hooks
+    for library in ("torch.nn.modules.module", "torch.optim.optimizer")
+    for name, hooks in sorted(vars(import_module(library)).items())
+    if name.startswith("_global") and isinstance(hooks, dict)
+)
+"""Hooks that every module and every optimizer calls, by kind."""
 
 
 def function_modes() -> tuple[Any, ...]:
@@ -52,3 +60,15 @@ def set_saved_tensor_hooks(wanted: Any) -> None:
     """Remove the last such hooks until these are left."""
     while (found := saved_tensor_hooks()) is not None and found != wanted:
         _autograd._pop_saved_tensors_default_hooks()
+
+
+def global_hooks() -> tuple[tuple[tuple[int, Any], ...], ...]:
+    """Return the hooks that all modules and optimizers call, by kind."""
+    return tuple(tuple(hooks.items()) for hooks in _HOOKS)
+
+
+def set_global_hooks(wanted: tuple[tuple[tuple[int, Any], ...], ...]) -> None:
+    """Leave these hooks alone, of each kind."""
+    for hooks, own in zip(_HOOKS, wanted, strict=True):
+        hooks.clear()
+        hooks.update(own)

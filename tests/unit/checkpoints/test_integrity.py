@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from coterie.checkpoints import checkpoint
 from coterie.checkpoints.checkpoint import load_checkpoint
@@ -92,11 +93,20 @@ def test_any_bit_of_any_file_flipped(two, backend, tmp_path, seed):
         check_the_first_is_used(folder, backend)
 
 
+_DATA = {
+    "shape": [2],
+    "clients": ["a", "b"],
+    "sizes": [3, 4],
+    "classes": [],
+    "all": "",
+    "contents": "",
+}
 WRONG = {
     "ledger": ({"down": "much"}, {"down": -1}, {"versions": {"0": {"e": 1}}}, {"received": [3]}),
     "accounts": ({"0": {"tasks": "many"}}, {"0": {"seconds": None}}, {"0": []}),
     "tracking": ({"offset": "far"}, {"offset": -5}, {"phases": -1}),
     "simulated": ({"dropped": 1.5},),
+    "data": ({**_DATA, "sizes": [3]}, {**_DATA, "clients": []}),
 }
 
 
@@ -108,6 +118,18 @@ def test_a_record_of_other_kinds_with_a_right_checksum(two, backend, tmp_path, p
     path = folder / "round-000002" / "run.json"
     record = unseal(path)
     path.write_text(seal({**record, part: {**record.get(part, {}), **wrong}}))
+    check_the_first_is_used(folder, backend)
+
+
+def test_a_name_of_a_tensor_that_nests_endlessly(two, backend, tmp_path):
+    from coterie.checkpoints.integrity import file_digest, seal, unseal
+
+    folder = shutil.copytree(two, tmp_path / "two")
+    path = folder / "round-000002"
+    save_file({"[" * 200_000: torch.zeros(1)}, path / "server.safetensors")
+    record = unseal(path / "run.json")
+    digests = {name: file_digest(path / name) for name in record["files"]}
+    (path / "run.json").write_text(seal({**record, "files": digests}))
     check_the_first_is_used(folder, backend)
 
 

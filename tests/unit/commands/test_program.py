@@ -58,6 +58,22 @@ def test_threads_handlers_logs_and_streams_are_finished_in_their_order():
     assert (done.returncode, done.stdout, done.stderr) == (0, "main thread handler log", "")
 
 
+def test_a_thread_that_goes_on_is_told():
+    done = _program("""
+        from coterie.commands import program
+
+        def main(arguments):
+            program._PATIENCE_S = 0.1
+            threading.Thread(target=time.sleep, args=(1.0,), name="late").start()
+            threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
+            return 3
+    """)
+    assert done.returncode == 3
+    assert (
+        "The command is done, but code that it has loaded still runs (thread late);" in done.stderr
+    )
+
+
 def test_modules_are_not_taken_apart():
     done = _program("""
         class Slow:

@@ -93,11 +93,12 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (
             Outcome(up=up(extra=torch.zeros(1))),
-            "Slot 'encoder': 'extra' has shape (1,) for None; send the server's shapes.",
+            "Slot 'encoder': 'extra' is new; send the server's tensors, which a module creates "
+            "in __init__.",
         ),
         (
             Outcome(up={"encoder": WeightedUpdate(weight=1, tensors={"w": SLOT["w"]})}),
-            "Slot 'encoder': 'b' has shape None for (3,); send the server's shapes.",
+            "Slot 'encoder': 'b' is missing; send all of the server's tensors.",
         ),
         (
             Outcome(up=up(b=torch.tensor([0.0, torch.nan, 0.0]))),

@@ -2,6 +2,7 @@
 
 import resource
 import signal
+import sys
 import warnings
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from coterie.execution.settings import apply_settings, numeric_settings, settings_kept
+from coterie.execution.torch_modes import global_hooks
 from tests.builders.leaves import WAYS
 from tests.builders.runs import assert_same, run
 
@@ -42,6 +44,8 @@ def told():
         "function modes": torch._C._len_torch_function_stack(),
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "hooks": global_hooks(),
+        "recursion": sys.getrecursionlimit(),
         "timer": signal.getitimer(signal.ITIMER_PROF),
         "limit": resource.getrlimit(resource.RLIMIT_FSIZE),
     }
