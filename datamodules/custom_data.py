@@ -79,8 +79,8 @@ class PicturesConfig(PathConfig):
     and for DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
     the bits that each client uses, and {site_a: [0, 4095], …} sets them by client."""
     on_error: OnError = "refuse"
-    """What to do about pictures that cannot be read: refuse lists them and ends, skip leaves them
-    out and lists them in skipped.csv."""
+    """What to do about pictures that cannot be read, and about rows with empty cells of features:
+    refuse lists them and ends, skip leaves them out and lists them in skipped.csv."""
     stream: bool = False
     """Whether to decode pictures on demand and keep none, for data larger than memory. It needs
     `size`."""
@@ -135,7 +135,7 @@ class CustomData(DataSet[PathConfigT]):
 
     @property
     def on_error(self) -> OnError:
-        """What to do about pictures that cannot be read."""
+        """What to do about samples that cannot be read."""
         config = self.config
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Unreadable
 from coterie.datamodules.base import Half
-from coterie.datamodules.csv_files import is_csv, why_unreadable
+from coterie.datamodules.csv_files import is_csv, place_of, why_unreadable
 from coterie.datamodules.custom_data import (
     CustomData,
     PicturesConfig,
@@ -114,7 +114,30 @@ class Manifest(CustomData["Manifest.Config"]):
             values = table.values(config.client_column)
             owners, owner_names = number_owners(values, self._name(config.client_column))
             source = replace(source, owners=owners, owner_names=owner_names)
-        return source
+        return self._filled(source) if source.features and self.on_error == "skip" else source
+
+    def _filled(self, source: Source) -> Source:
+        """Leave out the rows with features that are empty or not finite."""
+        gaps = ~np.isfinite(source.read(np.arange(source.count)))
+        rows = np.flatnonzero(gaps.any(axis=1)).tolist()
+        if not rows:
+            return source
+        if len(rows) == source.count:
+            raise DataError(
+                f"{self.path}: each of its {source.count:,} rows has empty cells; fill some."
+            )
+        places = [f"{self.path}, {place_of(self.path, row)}" for row in rows]
+        empty = [listed([source.features[n] for n in np.flatnonzero(gaps[row])]) for row in rows]
+        _logger.warning(
+            "%d of %d rows have cells that are empty or not finite and are left out, the first of "
+            "them %s.",
+            *(len(rows), source.count, places[0]),
+        )
+        bad = {
+            row: Unreadable(place, f"has no number in {names}")
+            for row, place, names in zip(rows, places, empty, strict=True)
+        }
+        return source.left_out(bad)
 
     def _table(self, path: Path) -> StoredTable:
         config = self.config
@@ -201,7 +224,9 @@ class Manifest(CustomData["Manifest.Config"]):
                 *(self.path, listed(names)),
             )
         columns = {name: table.column(name) for name in names}
-        matrix = feature_matrix(self.path, columns, own).astype(np.float32)
+        skip = "data.on_error=skip"
+        matrix = feature_matrix(self.path, columns, own, skip=skip, gaps=self.on_error == "skip")
+        matrix = matrix.astype(np.float32)
         return Source(count=len(matrix), read=matrix.__getitem__, features=(*names,))
 
     def _samples(self, table: StoredTable) -> Source:

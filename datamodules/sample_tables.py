@@ -275,7 +275,13 @@ def _is_filled(values: Any) -> NDArray[np.bool_]:
 
 
 def feature_matrix(
-    path: Path, columns: Mapping[str, Any], own: TableColumns, start: int = 0, *, skip: str = ""
+    path: Path,
+    columns: Mapping[str, Any],
+    own: TableColumns,
+    start: int = 0,
+    *,
+    skip: str = "",
+    gaps: bool = False,
 ) -> NDArray[Any]:
     """Return columns of numbers side by side, (n, columns), in their ranges.
 
@@ -285,11 +291,13 @@ def feature_matrix(
         own: Has the ranges.
         start: The number of the first row.
         skip: What would leave out rows with empty cells, such as on_error=skip.
+        gaps: Whether cells may be empty, and become NaN.
 
     Raises:
-        DataError: If a cell is empty, or a number that is not finite.
+        DataError: If a cell is empty, or a number that is not finite, and may not be.
     """
-    _check_filled(path, columns, start, skip)
+    if not gaps:
+        _check_filled(path, columns, start, skip)
     return np.column_stack([_ranged(values, own.ranges.get(n)) for n, values in columns.items()])
 
 

@@ -1,7 +1,7 @@
 """Sources: samples that are read on demand, with their labels and owners."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -30,8 +30,8 @@ Images = NDArray[np.uint8]
 Samples = NDArray[Any]
 """uint8 images (n, channels, height, width) or float32 feature vectors (n, features)."""
 OnError = Literal["refuse", "skip"]
-"""What to do about pictures that cannot be read: refuse the data and name them, or leave them out
-and list them."""
+"""What to do about pictures that cannot be read, and rows with empty cells: refuse the data and
+name them, or leave them out and list them."""
 
 _MANY = 20_000
 """Number of pictures from which checking them is announced."""
@@ -55,7 +55,7 @@ class Source:
         names: Each picture's name in errors.
         folder: The folder below which samples have their own names; "" leaves names as they are.
         pixel_format: What pictures are brought to.
-        skipped: Pictures that were left out, because they cannot be read.
+        skipped: Pictures and rows that were left out, because they cannot be read.
         features: Names of a vector's features, if known.
         contents: A digest of all pictures, once they have been looked through; else "".
         digests: That of each picture (n, 16), once they have been looked through; else None.
@@ -154,9 +154,12 @@ class Source:
                 skip="data.on_error=skip",
             )
         tell_skipped(errors, self.count)
+        return self.left_out({n: Unreadable(e.name, e.reason) for n, e in bad.items()})
+
+    def left_out(self, bad: Mapping[int, Unreadable]) -> "Source":
+        """Leave rows out, and note them as skipped."""
         good = np.setdiff1d(np.arange(self.count), list(bad))
-        skipped = tuple(Unreadable(error.name, error.reason) for error in errors)
-        return replace(self.rows(good), skipped=(*self.skipped, *skipped))
+        return replace(self.rows(good), skipped=(*self.skipped, *bad.values()))
 
     def stream(self) -> StreamedSamples:
         """Return the samples as an array that is read when it is indexed."""

@@ -96,6 +96,10 @@ def test_an_exception_in_a_hook_ends_the_run(tmp_path):
         ),
         ("[{path: x}]", "callbacks[0]={path:x}: name its class, as {target: package.module:Class}"),
         ("[{target: 'tests.builders.callbacks:Steps'}]", "callbacks[0].target=tests.builders.call"),
+        (
+            "[{target: 'lightning.pytorch.callbacks:ModelCheckpoint'}]",
+            "callbacks: ModelCheckpoint would write files on every client; the run writes",
+        ),
     ],
 )
 def test_what_is_no_callback_is_refused_in_a_sentence(tmp_path, capsys, callbacks, sentence):

@@ -1,6 +1,7 @@
 """A LightningModule and data of the user's own, federated as they are."""
 
 import copy
+import resource
 import warnings
 
 import lightning
@@ -16,12 +17,13 @@ from lightning.pytorch.demos.boring_classes import (
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from coterie import Federation, compose, load_model
+from coterie import Federation, RunCallback, compose, load_model
 from coterie.contract.loaders import Source
 from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError, RunError
 from coterie.execution.own_trainer import materialised
 from coterie.jobs import show
 from coterie.jobs.train import main
+from coterie.models.module_checkpoint import write_module
 from tests.builders.observers import Silent
 from tests.builders.own_module import QUIET, Data, Lit, federated, rows, tensors
 
@@ -370,6 +372,42 @@ def test_lightnings_demos(tmp_path, kind):
     run = federated(tmp_path, kind(), RandomDataset(32, 64), loader_batch_size=8)
     assert run.exit_code == 0
     assert not torch.equal(run.module.layer.weight, kind().layer.weight)
+
+
+def test_another_number_of_clients_than_of_data_sets_is_refused(tmp_path):
+    parts = [TensorDataset(*tensors()) for _ in range(3)]
+    with pytest.raises(ConfigError, match="clients=2: data is a list of 3, one for each client"):
+        federated(tmp_path, Lit(), parts, clients=2)
+    with pytest.raises(ConfigError, match="ModelCheckpoint would write files on every client"):
+        federated(tmp_path, Lit(), callbacks=[pytorch_lightning.callbacks.ModelCheckpoint()])
+
+
+class Relinks(RunCallback):
+    """Puts a link in place of the folder of the model."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_round_end(self, record):
+        (self.folder / "elsewhere").mkdir(exist_ok=True)
+        (self.folder / "run" / "model").symlink_to("../elsewhere")
+
+
+def test_a_link_in_place_of_the_models_folder_is_not_followed(tmp_path):
+    with pytest.raises(RunError, match="it is a link, and a run writes in its own folder"):
+        federated(tmp_path / "run", Lit(), rounds=1, callbacks=[Relinks(tmp_path)])
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_a_module_that_cannot_be_written_is_an_error_of_the_disk(tmp_path):
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match=r"model\.ckpt"):
+            write_module(tmp_path / "model.ckpt", Lit(), round_=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    assert not [*tmp_path.iterdir()]
 
 
 class NoStep(lightning.LightningModule):

@@ -20,6 +20,7 @@ from coterie.contract.own_module import check_module, own_base
 from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
+from coterie.run.callbacks import check_writes_nothing
 
 _NONE = object()
 _DECIDED = {
@@ -163,6 +164,7 @@ def _config_of(own: OwnRun) -> RunConfig:
     plain["data"] |= {"read_labels": choice not in NEED_NO_LABELS, **_class_of(own["data"])}
     plain["data"] |= _given(own, "loader_batch_size")
     if several:
+        _check_count(own)
         plain["partition"] = {"target": plain["partition"]["target"]}
         plain["method"]["own_validation"] = any(map(_validates, own["data"]))
     else:
@@ -174,6 +176,16 @@ def _config_of(own: OwnRun) -> RunConfig:
     plain |= _given(own, "seed", "resume", "run_dir")
     _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
     return load_config(plain)
+
+
+def _check_count(own: OwnRun) -> None:
+    """Refuse another number of clients than there are data sets, one for each."""
+    clients, sets = own.get("clients"), len(own["data"])
+    if clients is not None and clients != sets:
+        raise ConfigError(
+            f"clients={clients}: data is a list of {sets}, one for each client; leave clients out, "
+            "or join the data sets."
+        )
 
 
 def _unknown(name: str) -> str:
@@ -329,8 +341,4 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
                 f"callbacks: {type(callback).__name__} is not a callback; inherit from "
                 "coterie.RunCallback or lightning.Callback."
             )
-        if "Checkpoint" in kinds:
-            raise ConfigError(
-                f"callbacks: {type(callback).__name__} would write files on every client; the run "
-                'writes checkpoints itself: overrides=["checkpoint.best=val_loss"] keeps the best.'
-            )
+        check_writes_nothing(callback)

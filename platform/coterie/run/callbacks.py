@@ -32,12 +32,26 @@ def build_callbacks(
                 f"callbacks: {name} is not a callback; inherit from coterie.RunCallback, "
                 "lightning.Callback, or both."
             )
+        check_writes_nothing(callback)
         if isinstance(callback, Callback) and config.executor != "lightning":
             raise ConfigError(
                 f"executor={config.executor}: it has no Trainer, which the callback {name} "
                 "follows; choose executor=lightning."
             )
     return found
+
+
+def check_writes_nothing(callback: object) -> None:
+    """Refuse Lightning's ModelCheckpoint, whatever package it is of.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    if "Checkpoint" in {kind.__name__ for kind in type(callback).__mro__}:
+        raise ConfigError(
+            f"callbacks: {type(callback).__name__} would write files on every client; the run "
+            "writes checkpoints itself, and checkpoint.best=val_loss keeps the best."
+        )
 
 
 def local_callbacks(callbacks: Sequence[AnyCallback]) -> tuple[Callback, ...]:

@@ -83,6 +83,7 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
         return
     times = varying[-1] / varying[(len(varying) - 1) // 2]
     if times < _APART:
+        yield from _row_numbers(values, names)
         return
     widest = int(deviations.argmax())
     bounds = values.min(axis=0), values.max(axis=0)
@@ -91,6 +92,23 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
         f"{names[widest] if names else f'Column {widest + 1} of the samples'} varies "
         f"{times:,.0f} times as much as the median column and will outweigh it; {remedy}."
     )
+
+
+def _row_numbers(values: NDArray[np.floating], names: Sequence[str]) -> Iterator[str]:
+    """Tell of columns that count the rows one by one."""
+    if not names or len(values) < _SERIES:
+        return
+    counts = (np.diff(values, axis=0) == 1).all(axis=0)
+    if counts.any() and not counts.all():
+        which = listed([name for name, is_one in zip(names, counts, strict=True) if is_one])
+        others = _others(names, counts)
+        yield f"{which} numbers the rows and says nothing of them; {others} leaves it out."
+
+
+def _others(names: Sequence[str], useless: NDArray[np.bool_]) -> str:
+    """Return the key that takes the other columns."""
+    kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
+    return f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
 
 
 def _remedy(
@@ -118,8 +136,7 @@ def _remedy(
     wrong = series | (constant & ~(np.maximum(-bounds[0], bounds[1]) <= LIMIT))
     if useless.all() or not wrong.any():
         return f"{scaling} brings them to like scales"
-    kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
-    columns = f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
+    columns = _others(names, useless)
     number = int(wrong.argmax()) if not useless[widest] else widest
     rest = [name for n, name in enumerate(names) if useless[n] and n != number]
     besides = f", and {listed(rest)}, which say nothing" if rest else ""

@@ -36,6 +36,7 @@ from coterie.run.setup import Assembly
 from coterie.tracking.atomic import replacing
 from coterie.tracking.environment import commit
 from coterie.tracking.metrics_log import flat
+from coterie.tracking.paths import refuse_link
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 
@@ -51,6 +52,7 @@ def write_models(
     data: DataArrays,
 ) -> None:
     """Write `model/` and, if the method groups clients, `model/groups/<group>/`."""
+    refuse_link(directory.model)
     if isinstance(recorder.method, FederatesModule):
         _write_modules(directory, recorder.method, recorder, server)
         return

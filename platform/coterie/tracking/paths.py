@@ -1,5 +1,6 @@
 """Paths that users give, and folders that runs can write to."""
 
+import errno
 import logging
 import os
 import shutil
@@ -148,10 +149,25 @@ def _close(folder: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can enter, or close one that others could."""
+    """Make a folder that only its owner can enter, or close one that others could.
+
+    Raises:
+        OSError: If it cannot be made, or is a link.
+    """
+    refuse_link(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
+
+
+def refuse_link(folder: Path) -> None:
+    """Refuse to write in a folder of a run that has become a link while it ran.
+
+    Raises:
+        OSError: If it is one.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, and a run writes in its own folder", str(folder))
 
 
 def open_own(path: Path, flags: int, *, mode: int = 0o666) -> int:

@@ -524,6 +524,27 @@ def test_tables_of_numbers_with_a_fault_are_refused(tmp_path, text, keys, told):
         arrays(Manifest, tmp_path / "x.csv", **keys)
 
 
+def test_rows_with_gaps_are_left_out_and_listed(tmp_path, caplog):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,c,k,s\n1,2,3,x,u\n,5,6,x,u\n7,8,inf,y,v\n,,1,z,w\n3,2,1,y,v\n")
+    columns = {"label_column": "k", "client_column": "s"}
+    with pytest.raises(DataError, match=r"fill or drop such rows, or set data.on_error=skip\.$"):
+        arrays(Manifest, path, **columns)
+    found = arrays(Manifest, path, on_error="skip", **columns)
+    assert found.samples.tolist() == [[1, 2, 3], [3, 2, 1]]
+    assert [found.classes[label] for label in found.labels] == ["x", "y"]
+    assert [found.owner_names[owner] for owner in found.owners] == ["u", "v"]
+    assert found.skipped == (
+        (f"{path}, line 3", "has no number in a"),
+        (f"{path}, line 4", "has no number in c"),
+        (f"{path}, line 5", "has no number in a, b"),
+    )
+    assert "3 of 5 rows have cells that are empty or not finite and are left out" in caplog.text
+    path.write_text("a,b\n1,\n,2\n")
+    with pytest.raises(DataError, match="each of its 2 rows has empty cells; fill some"):
+        arrays(Manifest, path, on_error="skip")
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -105,6 +105,18 @@ def test_a_large_column_that_is_constant_is_left_out(columns):
         check_range(config.model_copy(update={"encoder": Raw()}), data)
 
 
+def test_a_column_that_numbers_the_rows_is_told_also_where_it_outweighs_nothing():
+    columns = np.random.default_rng(0).random((60, 3)) * 20
+    columns[:, 1] = np.arange(60) + 5
+    config, data = table(columns)
+    (sentence,) = [each for each in doubts(config, data, [np.arange(60)]) if "numbers" in each]
+    assert sentence == (
+        "b numbers the rows and says nothing of them; 'data.feature_columns=[a,c]' leaves it out."
+    )
+    columns[30:, 1] += 1
+    assert not [each for each in doubts(*table(columns), [np.arange(60)]) if "numbers" in each]
+
+
 def test_an_identifier_that_outweighs_is_told_as_one():
     columns = np.random.default_rng(0).random((300, 3))
     columns[:, 1] = np.arange(300) + 5

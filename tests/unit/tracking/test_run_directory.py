@@ -65,6 +65,14 @@ def test_a_folder_that_others_can_enter_is_closed(tmp_path):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_that_has_become_a_link_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "checkpoints").symlink_to("elsewhere")
+    with pytest.raises(OSError, match="it is a link, and a run writes in its own folder"):
+        paths.make_private(tmp_path / "checkpoints")
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_taken_second_gets_a_suffix(monkeypatch):
     monkeypatch.setattr(run_directory, "datetime", Noon)
     names = [RunDirectory.create(None, "a", job=False).path.name for _ in range(3)]
