@@ -72,9 +72,9 @@ def _chosen(
     if source.labels is None:
         some = _spread(good, _COLUMNS * 5)
         lines = [some[start : start + _COLUMNS] for start in range(0, len(some), _COLUMNS)]
-        return [
-            ("" if number else f"{len(good):,} samples", line) for number, line in enumerate(lines)
-        ]
+        shown = f"{len(some):,} of " if len(some) < len(good) else ""
+        title = f"{shown}{len(good):,} samples"
+        return [("" if number else title, line) for number, line in enumerate(lines)]
     labels = source.labels[good]
     found = []
     for label in np.unique(labels)[:_ROWS].tolist():

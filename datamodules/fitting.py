@@ -77,7 +77,7 @@ class Fitting:
         for site in dict.fromkeys(sites):
             own = [file for file, its in zip(files, sites, strict=True) if its == site]
             names = [str(file) for file in own]
-            self._levels[site] = measured_levels(own, names, self.pixel_format)
+            self._levels[site] = measured_levels(own, names, self.pixel_format, site)
         self.measures = False
         tell_levels(self._levels)
 

@@ -50,8 +50,10 @@ def type_of(path: Path, field: Any, cells: Cells | None, *, shown: bool = False)
         cells: As for `tell_left_out`.
         shown: Whether to show a text, for a message that stays on the machine of the data.
     """
-    if cells is None or str(field.type) not in TEXT:
+    if str(field.type) not in TEXT:
         return str(field.type)
+    if cells is None:
+        return "text"
     column = cells(field.name).slice(0, _LOOKED_AT).to_pylist()
     filled = [(row, cell) for row, cell in enumerate(column) if cell]
     texts = [(row, cell) for row, cell in filled if not is_numeric(cell)]

@@ -27,9 +27,9 @@ _TWELVE_BITS = 4095
 
 
 def measured_levels(
-    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat, site: str
 ) -> Levels | None:
-    """Return the levels of black and white in pictures of one site.
+    """Return the levels of black and white in pictures of one site, or of `WHOLE`.
 
     Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
     their range.
@@ -51,9 +51,9 @@ def measured_levels(
     low, high = min(one[0] for one in found), max(one[1] for one in found)
     if dark := sum(one[1] <= _TWELVE_BITS for one in found) if high > _TWELVE_BITS else 0:
         _logger.warning(
-            "data.levels=auto: %d of %d pictures beside %s have no level above %d and come out "
-            "dark; if they have 12 bits, give them as a client of their own.",
-            *(dark, len(found), names[0], _TWELVE_BITS),
+            "data.levels=auto: %d of %d pictures of more than 8 bits %shave no level above %d and "
+            "come out dark; if they have 12 bits, give them as a client of their own.",
+            *(dark, len(found), f"of {printable(site)} " if site else "", _TWELVE_BITS),
         )
     if all(whole for _, _, whole in found) and low >= 0 and high < 2 ** _BITS[-1]:
         return 0.0, float(next(2**bits - 1 for bits in _BITS if high < 2**bits))
@@ -93,7 +93,7 @@ def with_site_levels(
             rows = np.flatnonzero(owners == site).tolist()
             own = [source.pictures[row] for row in rows]
             known[name] = measured_levels(
-                own, [source.names[row] for row in rows], source.pixel_format
+                own, [source.names[row] for row in rows], source.pixel_format, name
             )
     tell_levels({name: known[name] for name in new})
     levels = [known.get(name) for name in sites]

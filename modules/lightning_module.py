@@ -57,7 +57,7 @@ STRATEGY = "strategy"
 _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _RESTARTS = (
     "The module's learning-rate schedulers start afresh in each round; with keep_optimizer=true "
-    "they run over the whole training"
+    "(method.keep_optimizer on the command line) they run over the whole training"
 )
 _UNEQUAL = (
     "With participation below 1, a client's schedulers go on only in the rounds that it takes part "

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from coterie import load_model
-from coterie.checkpoints.integrity import seal, unseal
+from coterie.checkpoints.integrity import file_digest, seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
 from coterie.jobs import cite, evaluate, export, predict, report, show
+from coterie.jobs.train import main as train_main
 from coterie.run.federation import Federation
 from tests.builders.runs import COMMAND
 
@@ -34,6 +36,19 @@ def run(finished_run, tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text(EVIL)
     np.save("x.npy", np.zeros((3, 8, 8), np.uint8))
     return shutil.copytree(finished_run.run_dir, tmp_path / "run")
+
+
+def test_a_checkpoint_of_other_tensors_that_is_sealed_again_is_told_as_that(run, capsys):
+    (newest,) = [(run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip())]
+    save_file({'["joint", "x"]': torch.zeros(7)}, newest / "server.safetensors")
+    record = unseal(newest / "run.json")
+    record["slots"] = ["joint"]
+    record["files"]["server.safetensors"] = file_digest(newest / "server.safetensors")
+    (newest / "run.json").write_text(seal(record))
+    assert train_main(["resume=true", f"run_dir={run}", *RUN_ONLY[:1]]) == 2
+    told = capsys.readouterr()
+    assert "its checkpoint does not fit coterie.modules.fedmcc:FedMCC (" in told.out + told.err
+    assert "Traceback" not in told.out + told.err
 
 
 def change(run, **sections):

@@ -18,9 +18,11 @@ from coterie.contract import Method
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.label_distribution import ClassTable, class_spread, client_names
+from coterie.evaluation.scorer import sizes_in_words
 from coterie.jobs.predict import main as predict
 from tests.builders.observers import Silent
 
+QUIET = ("evaluation.figures=false", "tracking.progress=none")
 SHORT = (
     "experiment=fedmcc_digits",
     "cluster=serial",
@@ -191,3 +193,20 @@ def test_a_classifier_whose_test_set_has_no_label_is_scored_on_the_training_set(
     rows = (result.run_dir / "metrics.jsonl").read_text().splitlines()
     rounds = [row for row in map(json.loads, rows) if row["scope"] == "server"]
     assert "train/acc" in rounds[0]
+
+
+def test_sizes_of_clusters_are_told_where_nothing_scores_them(tmp_path):
+    vectors = np.repeat([[0.0, 0.0], [9.0, 9.0], [0.0, 9.0]], [20, 25, 15], axis=0)
+    np.savez(tmp_path / "x.npz", x=vectors + np.random.default_rng(0).normal(0, 0.1, (60, 2)))
+    view = Silent()
+    words = ("experiment=kmeans", "data=npz", f"data.path={tmp_path}/x.npz", "partition=iid")
+    keys = ("partition.clients=2", "method.clusters=3", "cluster=serial", *QUIET)
+    Federation(compose(*words, *keys, f"run_dir={tmp_path}/run"), view).run()
+    assert "60 samples are in 3 clusters, of 25, 20, 15." in view.notes
+
+
+def test_sizes_of_many_clusters_are_a_range():
+    many = np.repeat(np.arange(11), np.arange(1, 12))
+    assert sizes_in_words(many) == "66 samples are in 11 clusters, of 1 to 11."
+    assert sizes_in_words(np.array([-1, 0, 0])) == "2 samples are in 1 cluster, of 2."
+    assert sizes_in_words(None) == ""

@@ -143,5 +143,6 @@ class CheckpointWriter:
         )
         free = shutil.disk_usage(self.folder).free
         if free < needed + _SPARE:
-            mebibytes = f"{needed / 2**20:.1f} MiB are needed, {free / 2**20:.1f} MiB are free"
+            wanted = (needed + _SPARE) / 2**20
+            mebibytes = f"{wanted:.1f} MiB are needed, {free / 2**20:.1f} MiB are free"
             raise OSError(f"{mebibytes}; make room there")

@@ -1,6 +1,7 @@
 """Run a command: help, error messages, exit codes."""
 
 import atexit
+import errno
 import logging
 import os
 import sys
@@ -58,11 +59,14 @@ def run_command(
     """
     open_missing()
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a name that matplotlib lacks would end it
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # also of weights from files
     errors = Terminal(stderr=True, soft_wrap=True)
     handler = RichHandler(console=errors, show_path=False, show_time=errors.width >= _ROOM)
     handler.setFormatter(_OneLine("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings on fonts and caches
+    for name in ("huggingface_hub", "transformers"):  # they print their messages themselves too
+        logging.getLogger(name).propagate = False
     show = partial(errors.print, style="red", highlight=False)
 
     try:
@@ -124,10 +128,9 @@ def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
     if error.errno is None:  # a library's own, such as of a hub that it cannot reach
         return f"{type(error).__name__}: {why.rstrip('.')}."
     where = f"{error.filename}: " if error.filename else ""
-    return (
-        f"{where}the system refused it ({why}); make room or change its permissions, and start "
-        "again."
-    )
+    denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    remedy = "change its permissions, or work on a copy" if denied else "make room"
+    return f"{where}the system refused it ({why}); {remedy}, and start again."
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -1,23 +1,35 @@
 """Paths that users give."""
 
+import errno
 from pathlib import Path
 
 from coterie.errors import ConfigError
+
+_SHOWN = 40
+"""Characters that are shown of a path that is too long."""
 
 
 def given_path(key: str, given: str) -> Path:
     """Read a path that may begin with `~` or `~user`.
 
     Raises:
-        ConfigError: If that user, or this one, has no home folder.
+        ConfigError: If that user, or this one, has no home folder, or no file can have such a name.
     """
     try:
-        return Path(given).expanduser()
+        path = Path(given).expanduser()
     except RuntimeError as error:
         start = given.partition("/")[0]
         raise ConfigError(
             f"{key}={given}: no home folder is known for {start}; give the path without it."
         ) from error
+    try:
+        path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(
+                f"{key}={given[:_SHOWN]}…: no file has so long a name; give another."
+            ) from error
+    return path
 
 
 def home() -> Path | None:

@@ -46,6 +46,10 @@ class Evaluation:
     head: nn.Module | None = None
 
 
+_SHOWN = 10
+"""The most clusters whose sizes are told one by one."""
+
+
 class Scorer(Protocol):
     """Scores server states.
 
@@ -80,6 +84,19 @@ class Scorer(Protocol):
 def own_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:
     """Return what the user's own metrics gave, in a line; "" without any."""
     return ", ".join(f"custom/{name}={value:.6g}" for name, value in metrics.get(OWN, {}).items())
+
+
+def sizes_in_words(assignments: NDArray[np.int64] | None) -> str:
+    """Return the sizes of clusters in a sentence, the largest first; "" without clusters."""
+    if assignments is None or not len(assignments):
+        return ""
+    sizes = sorted(np.unique(assignments[assignments >= 0], return_counts=True)[1], reverse=True)
+    if len(sizes) > _SHOWN:
+        shown = f"of {sizes[-1]:,} to {sizes[0]:,}"
+    else:
+        shown = f"of {', '.join(f'{size:,}' for size in sizes)}"
+    clusters = f"{len(sizes):,} cluster{'s' * (len(sizes) != 1)}"
+    return f"{sum(sizes):,} samples are in {clusters}, {shown}."
 
 
 def found_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:

@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.config.privacy import PrivacyConfig
+from coterie.errors import listed
 from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 from coterie.tracking.report_words import noise_in_words, own_noise_in_words
+
+_NUMBERS = frozenset({"slot", "gathered", "peer_message", "metric"})
+"""Types of messages that hold numbers of clients' data."""
 
 
 def conclusions(
@@ -26,7 +30,8 @@ def conclusions(
         spent: The ε, δ and unit of its summary; {} without noise.
         own_noise: The ε of noise that clients added themselves; None without.
     """
-    return [_sent(keys), _found(attacks), _bounded(privacy, spent, own_noise)]
+    hidden = _hidden(keys) if privacy.secure_aggregation else ""
+    return [_sent(keys), _found(attacks), _bounded(privacy, spent, own_noise, hidden)]
 
 
 def _sent(keys: Sequence[AuditedKey]) -> str:
@@ -34,7 +39,7 @@ def _sent(keys: Sequence[AuditedKey]) -> str:
     told = f"Clients sent {size} of numbers"
     known = [key for key in keys if key.samples is not None]
     if not known:
-        return f"{told}, and from how many samples each is computed is not known."
+        return f"{told}, which do not say from how many samples each is computed."
     least = min(known, key=lambda key: key.samples or 0)
     if least.samples == 1 and not least.summed:
         return (
@@ -64,11 +69,19 @@ def _found(attacks: Mapping[str, Membership]) -> str:
     )
 
 
-def _bounded(privacy: PrivacyConfig, spent: Mapping[str, Any], own_noise: float | None) -> str:
-    masks = "masks hid each client's message from the server" if privacy.secure_aggregation else ""
+def _hidden(keys: Sequence[AuditedKey]) -> str:
+    """Return what masks hid, as a clause."""
+    left = [key.key for key in keys if key.type in _NUMBERS and not key.summed]
+    but = f", but not {listed(left)}" if left else ""
+    return f"masks hid from the server what each client sent{but}"
+
+
+def _bounded(
+    privacy: PrivacyConfig, spent: Mapping[str, Any], own_noise: float | None, masks: str
+) -> str:
     if privacy.dp.clip is not None:
         noise = noise_in_words(spent) if spent else "Noise was on, and no summary.json says its ε."
-        return noise + (f" {masks.capitalize()}." if masks else "")
+        return noise + (f" {masks[0].upper()}{masks[1:]}." if masks else "")
     if own_noise is not None:
         return own_noise_in_words(own_noise)
     if masks:

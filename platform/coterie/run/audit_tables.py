@@ -12,7 +12,7 @@ from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
 
 _CAPTION = "fewest: the fewest samples behind a number"
-_SUMMED = "; 200 of 10: behind a sum over 10 clients, which is all that the server reads"
+_SUMMED = "; {0}: behind a sum over {1:,} clients, which is all that the server reads"
 _WHOLE = 80
 _INTERVAL = len("0.006 (0.002-0.039)")
 
@@ -23,7 +23,8 @@ def messages_table(keys: Sequence[AuditedKey], columns: int = _WHOLE) -> Table:
     Below 80 columns it has no dtypes and shapes.
     """
     whole = columns >= _WHOLE
-    caption = _CAPTION + (_SUMMED if any(key.summed for key in keys) else "")
+    summed = next((key for key in keys if key.summed and key.samples is not None), None)
+    caption = _CAPTION + (_SUMMED.format(_fewest(summed), summed.summed) if summed else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")

@@ -156,6 +156,11 @@ def _built(task: Task) -> nn.Module:
         raise ConfigError(
             f"encoder: it does not fit into memory ({reason(error)}); make it smaller."
         ) from error
+    except OSError as error:  # such as of a hub that cannot be reached
+        raise ConfigError(
+            f"encoder: {type(task.encoder).__qualname__} cannot be built ({reason(error)}); give "
+            "what it loads as a file or folder that is here."
+        ) from error
     if not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(
             f"encoder: build returned {type(encoder).__name__}, not an Encoder; return "

@@ -26,7 +26,6 @@ from coterie.errors import (
     CoterieError,
     DataError,
     InterruptedRunError,
-    RunError,
     described,
     listed,
 )
@@ -37,11 +36,12 @@ from coterie.evaluation.label_distribution import (
     client_names,
     label_distribution_figure,
 )
-from coterie.evaluation.scorer import LOCAL, found_in_words, own_in_words
+from coterie.evaluation.scorer import LOCAL, found_in_words, own_in_words, sizes_in_words
 from coterie.networks.encoders import EncoderConfig
 from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
 from coterie.run.doubts import doubts
+from coterie.run.ending import ending
 from coterie.run.history import HOLDOUT, plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.kept_layers import not_scored
@@ -179,7 +179,7 @@ class Federation:
                 self._begin(session, is_new=is_new)
                 finished = session.run(interrupts)
             except BaseException as raised:
-                error = _failure(raised)
+                error = ending(raised, self._config, trained=session.trained)
                 session.seconds["total"] = time.perf_counter() - started
                 self._end(session, error)
                 if is_new and _refused(session, error):
@@ -321,6 +321,7 @@ class Federation:
         outputs = (*finished.figures, directory.summary, directory.report)
         for found in (
             found_in_words(metrics),
+            "" if "clustering" in metrics else sizes_in_words(finished.evaluation.assignments),
             self._unscored(metrics),
             own_in_words(metrics),
             _dropped(session.dropped),
@@ -344,10 +345,10 @@ class Federation:
         if metrics or not isinstance(method, FederatesModule):
             return ""
         if method.personal:
-            return "Nothing scored the module; with personal layers only holdout=0.1 does."
+            return "Nothing scored the module; with personal layers only method.holdout=0.1 does."
         return (
             "Nothing scored the module; give the data module a validation or test loader, or set "
-            "holdout=0.1."
+            "method.holdout=0.1 (holdout=0.1 in Python)."
         )
 
     def _own_modules(self, session: Session, directory: RunDirectory) -> OwnModules | None:
@@ -360,16 +361,6 @@ class Federation:
             checkpoints=directory.checkpoints,
             clients=len(self._assembly.workload.parts),
         )
-
-
-def _failure(error: BaseException) -> BaseException:
-    """Return the error to end a run with; code that calls `sys.exit(0)` has not completed it."""
-    if isinstance(error, SystemExit | GeneratorExit):
-        return RunError(
-            f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
-            "remove the exit, and go on with resume=true."
-        )
-    return error
 
 
 def _dropped(tasks: int) -> str:

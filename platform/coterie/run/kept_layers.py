@@ -19,8 +19,8 @@ def not_scored(method: Method, server: ServerState) -> str | None:
             return None
         return (
             f"{listed(method.personal)} stay with each client, so the module as a whole is not "
-            "scored on the validation and test loaders; what clients hold out (holdout=0.1) scores "
-            "each client's own."
+            "scored on the validation and test loaders; what clients hold out (method.holdout) "
+            "scores each client's own."
         )
     if not (kept := _kept_in_model(method, server)):
         return None

@@ -166,14 +166,17 @@ class Session:
     @property
     def already_completed(self) -> bool:
         """Whether the directory's run was completed before, and this process has not trained."""
-        trained = self._recorder is not None and "training" in self._recorder.seconds
-        return not trained and is_completed(self.directory.summary)
+        return not self.trained and is_completed(self.directory.summary)
+
+    @property
+    def trained(self) -> bool:
+        """Whether a client has completed a task in this process."""
+        return self._loop is not None and self._loop.has_run
 
     @property
     def has_run(self) -> bool:
         """Whether a client has completed a task, here or before a resume."""
-        here = self._loop is not None and self._loop.has_run
-        return here or bool(self.state and self.state.phases)
+        return self.trained or bool(self.state and self.state.phases)
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class NoiseFile:
             known = json.loads(first)
             key, check = _key(secret, known["salt"]), str(known["check"])
             spent = [_SPENT.validate_json(line) for line in others]
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"{self.path}: the run's noise and what it has spent cannot be read "
                 f"({type(error).__name__}); restore the file, or start another run."

@@ -63,7 +63,11 @@ def check_contained(key: str, folder: Path) -> None:
     """
     root, waiting = os.path.realpath(folder), [str(folder)]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        try:
+            found = os.scandir(waiting.pop())
+        except PermissionError:  # it is another user's, and nothing is written there
+            continue
+        with found as entries:
             for entry in entries:
                 if entry.is_symlink():
                     own = Path(entry.path).parent == folder

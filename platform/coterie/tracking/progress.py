@@ -14,12 +14,13 @@ _WORDS = {"stragglers": "slow"}
 
 
 def shown_scores(record: PhaseRecord) -> Mapping[str, float]:
-    """Return the scores for a round's line: the evaluation's, or those on held-out samples."""
-    if record.evaluation:
-        return record.evaluation
+    """Return the scores for a round's line: those on held-out samples, then the evaluation's."""
+    scores = record.evaluation or {}
     if record.phase.up or not record.phase.open_metrics:
-        return {}
-    return {f"held out {name.replace('/', ' ')}": value for name, value in record.metrics.items()}
+        return scores
+    found = {("held out", name): value for name, value in record.metrics.items()}
+    found |= {("validation", name.removeprefix("val/")): value for name, value in scores.items()}
+    return {f"{of} {name.replace('/', ' ')}": value for (of, name), value in found.items()}
 
 
 @dataclass

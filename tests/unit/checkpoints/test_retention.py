@@ -161,7 +161,7 @@ def test_too_little_room_is_seen_before_a_byte_is_written(tmp_path, backend, mon
     writer.begin(state, {})
     writer.wait()
     assert writer.warned == [
-        f"{tmp_path / 'c'}: no checkpoint could be written (0.0 MiB are needed, 0.5 MiB are free; "
+        f"{tmp_path / 'c'}: no checkpoint could be written (1.0 MiB are needed, 0.5 MiB are free; "
         "make room there). The run goes on; the next checkpoint tries again."
     ]
     assert rounds(tmp_path / "c") == [1]

@@ -58,6 +58,13 @@ def test_threads_handlers_logs_and_streams_are_finished_in_their_order():
     assert (done.returncode, done.stdout, done.stderr) == (0, "main thread handler log", "")
 
 
+def test_the_package_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "--version"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("coterie ")
+
+
 def test_a_thread_that_goes_on_is_told():
     done = _program("""
         from coterie.commands import program

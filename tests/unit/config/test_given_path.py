@@ -16,6 +16,11 @@ def test_the_home_folder_is_filled_in(monkeypatch):
     assert given_path("run_dir", "a/~b") == Path("a/~b")
 
 
+def test_a_name_that_no_file_can_have_is_refused():
+    with pytest.raises(ConfigError, match=r"^run=a+…: no file has so long a name; give another"):
+        given_path("run", "a" * 5000)
+
+
 @pytest.mark.parametrize("given", ["~nosuchuser/x", "~nosuchuser"])
 def test_a_user_without_a_home_is_named(given):
     with pytest.raises(ConfigError, match=f"^out={given}: no home folder is known for ~nosuchuser"):

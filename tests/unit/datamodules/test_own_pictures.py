@@ -516,14 +516,14 @@ def test_folders_that_are_predicted_have_levels_of_their_own_if_they_were_sites(
         assert "auto reads black to white as a 0 to 4095, b 0 to 65535." in caplog.text
     else:
         assert (found[:3].max(), found[3:].max()) == (16, 255)
-        assert "3 of 6 pictures beside " in caplog.text
+        assert "3 of 6 pictures of more than 8 bits have no level above 4095" in caplog.text
         assert "come out dark; if they have 12 bits, give them as a client" in caplog.text
 
 
 def test_measured_levels_of_other_numbers():
     floats = encoded(np.linspace(-3, 5, 256, dtype=np.float32).reshape(16, 16), "TIFF")
-    assert measured_levels([floats, b"junk"], ["x", "y"], PixelFormat()) == (-3, 5)
-    assert measured_levels([encoded(RAMP)], ["x"], PixelFormat()) is None
+    assert measured_levels([floats, b"junk"], ["x", "y"], PixelFormat(), "") == (-3, 5)
+    assert measured_levels([encoded(RAMP)], ["x"], PixelFormat(), "") is None
 
 
 def test_an_opaque_picture_with_an_alpha_channel_is_not_transparent(tmp_path, caplog):

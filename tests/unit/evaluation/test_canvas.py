@@ -45,7 +45,7 @@ def compared(folder, names):
     """Draw each figure that shows names of variants."""
     curve = (np.array([[1.0, 2.0], [0.1, 0.3]]), None)
     comparison_figure({"acc": dict.fromkeys(names, curve)}, "round", folder / "round.png")
-    pairs = [Difference("acc", names[0], name, 3, 0.1, 0.05) for name in names[1:]]
+    pairs = [Difference("acc", names[0], name, 3, 0.1, 0.05, 0.2) for name in names[1:]]
     differences_figure(pairs, folder / "differences.png")
     means = {name: place + 1.0 for place, name in enumerate(names)}
     ranks_figure(Ranks("acc", means, 2.5, 4), folder / "ranks.png")

@@ -1,5 +1,7 @@
 """Three sentences of an audit, for runs that were protected more or less."""
 
+from dataclasses import replace
+
 import pytest
 
 from coterie.config.privacy import PrivacyConfig
@@ -39,7 +41,7 @@ def attack(auc, low, high):
             "Single samples, or numbers of one sample each, left the clients (peer_message)",
         ),
         ([key(samples=1, summed=10)], "of which the server reads sums over 10 clients or more."),
-        ([key(samples=None)], "from how many samples each is computed is not known."),
+        ([key(samples=None)], "which do not say from how many samples each is computed."),
     ],
 )
 def test_the_first_says_what_was_sent(keys, said):
@@ -74,6 +76,16 @@ def test_the_second_says_what_attacks_found(attacks, said):
 )
 def test_the_third_says_what_bounds_the_rest(privacy, spent, said):
     assert said in conclusions([key()], {}, PrivacyConfig(**privacy), spent)[2]
+
+
+def test_what_masks_do_not_hide_is_named():
+    masked = PrivacyConfig(secure_aggregation=True)
+    loss = replace(key("loss"), type="metric")
+    public = replace(key("share"), type="keys")
+    said = conclusions([key(summed=2), loss, public], {}, masked, {})[2]
+    assert "masks hid from the server what each client sent, but not loss, which protects" in said
+    said = conclusions([key(summed=2), public], {}, masked, {})[2]
+    assert "masks hid from the server what each client sent, which protects" in said
 
 
 def test_noise_that_clients_add_themselves_is_no_noise_in_the_model():

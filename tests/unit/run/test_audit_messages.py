@@ -79,7 +79,8 @@ def test_a_key_behind_no_sum_has_no_word_of_sums(tmp_path):
     console.print(messages_table(audited(tmp_path, [message(summed=0)])))
     assert "sum" not in console.export_text().replace("sums", "")
     console.print(messages_table(audited(tmp_path, [message()])))
-    assert "behind a sum over 10 clients" in " ".join(console.export_text().split())
+    told = " ".join(console.export_text().split())
+    assert "5 of 2: behind a sum over 2 clients, which is all that the server reads" in told
 
 
 def test_a_file_without_messages_is_refused(tmp_path):

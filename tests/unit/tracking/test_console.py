@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase
 from coterie.tracking.console import ConsoleView
+from coterie.tracking.progress import shown_scores
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -90,6 +91,13 @@ def test_a_round_without_evaluation_shows_what_clients_hold_out():
     metrics = {"val/acc": 0.5, "val/loss": 1.25}
     terminal.view.phase_finished(PhaseRecord(phase=phase, participants=(0, 1), metrics=metrics))
     assert "loss -  held out val acc 0.500  held out val loss 1.250  clients" in terminal.lines[-1]
+
+
+def test_scores_on_the_servers_loader_stand_beside_those_of_what_clients_hold_out():
+    phase = Phase(name="validation", stage="training", round=1, open_metrics=True)
+    scores, own = {"val/val/acc": 0.25}, {"val/acc": 0.5}
+    record = PhaseRecord(phase=phase, participants=(0,), metrics=own, evaluation=scores)
+    assert shown_scores(record) == {"held out val acc": 0.5, "validation val acc": 0.25}
 
 
 def test_a_round_in_lines_mode_is_this_line():

@@ -115,6 +115,7 @@ def test_a_line_that_was_not_finished_was_not_released(tmp_path):
         f"{KEY}{{}}\n",
         f"{KEY}{ODD}\n",
         "\x00\n",
+        "[" * 200_000 + "\n",
     ],
 )
 def test_a_missing_or_damaged_file_is_refused(text, tmp_path):
