@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
+from coterie.clustering.lattice import on_lattice, sums_of_starts
 from coterie.evaluation.neighbours import knn_accuracy
 from tests.benchmarks.clustering import ITERATIONS, STARTS, points
 from tests.gpu.table_file import Line, reason, write_lines
@@ -51,7 +52,18 @@ def of_neighbours(x: Tensor, k: int) -> float:
     return knn_accuracy(x[cut:], labels[cut:], x[:cut], labels[:cut], classes=k)
 
 
-WORKS: dict[str, Work] = {"k-means": of_kmeans, "kNN evaluation": of_neighbours}
+def of_lattice(x: Tensor, k: int) -> Tensor:
+    """The sums of a client's round of Concord: 64 features, five starts of as many centroids."""
+    steps = on_lattice((x[:, :64] / 8).cpu()).to(x.device)
+    starts = [steps[first : first + k] for first in range(5)]
+    return torch.cat(sums_of_starts(steps, starts)).cpu()
+
+
+WORKS: dict[str, Work] = {
+    "k-means": of_kmeans,
+    "kNN evaluation": of_neighbours,
+    "sums of Concord": of_lattice,
+}
 
 
 def seconds(work: Work, x: Tensor, k: int) -> tuple[float, Any]:

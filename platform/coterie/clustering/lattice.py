@@ -94,7 +94,7 @@ class _Search:
     def nearest(self, points: Int[Tensor, "n d"]) -> Int64[Tensor, "n"]:
         """Search in float32, and in float64, which is exact, where rounding could decide."""
         if len(self.wide) == 1:
-            return torch.zeros(len(points), dtype=torch.int64)
+            return torch.zeros(len(points), dtype=torch.int64, device=points.device)
         near, unsure = narrow_nearest(points.float(), self.narrow, self.narrow_half)
         if bool(unsure.any()):
             rows = points[unsure].double()
@@ -106,7 +106,7 @@ def cluster_sums(
     points: Int[Tensor, "n d"], assigned: Int64[Tensor, "n"], clusters: int
 ) -> Float64[Tensor, "k d+2"]:
     """Return each cluster's Σ x, Σ ‖x‖² and number of points, exact, in this order of columns."""
-    sums = torch.zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
+    sums = points.new_zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
     for part, to in row_blocks(points, assigned):
         sums.index_add_(0, to, _columns(part))
     return sums
@@ -117,7 +117,8 @@ def sums_of_starts(
 ) -> list[Float64[Tensor, "k d+2"]]:
     """Return the `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
     searches = [_Search(start) for start in starts]
-    sums = [torch.zeros(len(s.wide), points.shape[1] + 2, dtype=torch.float64) for s in searches]
+    wide = points.shape[1] + 2
+    sums = [points.new_zeros(len(s.wide), wide, dtype=torch.float64) for s in searches]
     for (part,) in row_blocks(points):
         columns = _columns(part)
         for found, search in zip(sums, searches, strict=True):
@@ -133,7 +134,7 @@ def _columns(points: Int[Tensor, "n d"]) -> Float64[Tensor, "n d+2"]:
 
 def products(points: Int[Tensor, "n d"]) -> Float64[Tensor, "d d"]:
     """Return Σ x xᵀ, exact while the sum of squares stays below 2^29."""
-    total = torch.zeros(points.shape[1], points.shape[1], dtype=torch.float64)
+    total = points.new_zeros(points.shape[1], points.shape[1], dtype=torch.float64)
     for part in torch.split(points, _ROWS):
         values = off_lattice(part)
         total += values.T @ values
