@@ -1,18 +1,20 @@
 """The error that ends a run, for whatever its code raised."""
 
+from traceback import walk_tb
+
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
 from coterie.errors import CoterieError, DataError, RunError, described, reason
 
 _MISFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that a method raises on a state of another kind than its own."""
-_OURS = "coterie."
+_LIBRARIES = "site-packages"
 
 
 def ending(error: BaseException, config: RunConfig, *, trained: bool) -> BaseException:
     """Return the error to end a run with.
 
-    Code that calls `sys.exit(0)` has not completed the run. What a method of Coterie's raises on a
+    Code that calls `sys.exit(0)` has not completed the run. What Coterie's own code raises on a
     resumed state, before any client had a task, is due to the checkpoint, which anybody may have
     sealed.
 
@@ -27,10 +29,17 @@ def ending(error: BaseException, config: RunConfig, *, trained: bool) -> BaseExc
             "remove the exit, and go on with resume=true."
         )
     known = isinstance(error, CoterieError) or not isinstance(error, _MISFIT)
-    if known or trained or not config.resume or not target_of(config.method).startswith(_OURS):
+    if known or trained or not config.resume or _of_the_user(error):
         return error
     return DataError(
         f"run_dir={config.run_dir}: its checkpoint does not fit {target_of(config.method)} "
         f"({type(error).__name__}: {reason(error)}); restore it from a backup, or start afresh in "
         "a new run_dir."
     )
+
+
+def _of_the_user(error: BaseException) -> bool:
+    """Return whether it was raised, maybe within a library, by code that is not Coterie's."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    own = [frame for frame in frames if _LIBRARIES not in frame.f_code.co_filename]
+    return bool(own) and not own[-1].f_globals.get("__name__", "").startswith("coterie.")

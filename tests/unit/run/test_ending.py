@@ -10,6 +10,21 @@ NEW = compose("experiment=kmeans_digits")
 RESUMED = NEW.model_copy(update={"resume": True, "run_dir": "runs/x"})
 
 
+def raised(work):
+    """What calling it raises, with its traceback from there on."""
+    with pytest.raises(ValueError, match="users") as found:
+        work()
+    return found.value.with_traceback(found.tb.tb_next)
+
+
+def test_an_error_of_the_users_code_stays_as_it_is():
+    def callback():
+        raise ValueError("the users own")
+
+    error = raised(callback)
+    assert ending(error, RESUMED, trained=False) is error
+
+
 @pytest.mark.parametrize("error", [KeyError("best"), RuntimeError("cdist"), ValueError("shape")])
 def test_what_a_resumed_state_leads_to_is_the_checkpoints_fault(error):
     found = ending(error, RESUMED, trained=False)
