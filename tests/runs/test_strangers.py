@@ -49,6 +49,9 @@ def test_a_checkpoint_of_other_tensors_that_is_sealed_again_is_told_as_that(run,
     told = capsys.readouterr()
     assert "its checkpoint does not fit coterie.modules.fedmcc:FedMCC (" in told.out + told.err
     assert "Traceback" not in told.out + told.err
+    assert evaluate.main([f"run={run}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"run={run}: its checkpoint does not fit coterie.modules.fedmcc:FedMCC")
 
 
 def change(run, **sections):

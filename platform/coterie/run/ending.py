@@ -28,13 +28,26 @@ def ending(error: BaseException, config: RunConfig, *, trained: bool) -> BaseExc
             f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
             "remove the exit, and go on with resume=true."
         )
+    if trained or not config.resume:
+        return error
+    return misfit(error, f"run_dir={config.run_dir}", config)
+
+
+def misfit(error: BaseException, place: str, config: RunConfig) -> BaseException:
+    """Return a sentence on a checkpoint that the run's method cannot go on from, or the error.
+
+    Args:
+        error: What was raised while nothing but the checkpoint's state was used.
+        place: The key and the run's folder, such as "run=runs/mine".
+        config: The run's config.
+    """
     known = isinstance(error, CoterieError) or not isinstance(error, _MISFIT)
-    if known or trained or not config.resume or _of_the_user(error):
+    if known or _of_the_user(error):
         return error
     return DataError(
-        f"run_dir={config.run_dir}: its checkpoint does not fit {target_of(config.method)} "
-        f"({type(error).__name__}: {reason(error)}); restore it from a backup, or start afresh in "
-        "a new run_dir."
+        f"{place}: its checkpoint does not fit {target_of(config.method)} "
+        f"({type(error).__name__}: {reason(error)}); restore it from a backup, or train in a new "
+        "run_dir."
     )
 
 

@@ -20,6 +20,7 @@ from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
 from coterie.execution.backend import Backend
 from coterie.execution.node_local_data import is_node_local
 from coterie.run.checks import check_shares
+from coterie.run.ending import misfit
 from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
 from coterie.run.outputs import draw_evaluation
@@ -102,6 +103,11 @@ class RunEvaluation:
             )
             try:
                 return self._evaluate(backend, interrupts)
+            except Exception as error:
+                found = misfit(error, f"run={self.directory.path}", self.config)
+                if found is error:
+                    raise
+                raise found from error
             finally:
                 backend.close()
 
