@@ -1,6 +1,7 @@
 """What is told of a table's columns that are no features."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -28,11 +29,14 @@ def tell_left_out(path: Path, schema: Any, known: Collection[str], cells: Cells 
         known: Columns that are features, or named for something else.
         cells: Those of a file whose types are guessed from its text: CSV.
     """
-    left = [
-        f"{printable(field.name) or 'one without a name'} "
-        f"({type_of(path, field, cells, shown=True)})"
+    several = {name for name, count in Counter(schema.names).items() if count > 1}
+    kinds = {
+        field: str(field.type) if field.name in several else type_of(path, field, cells, shown=True)
         for field in schema
         if field.name not in known
+    }
+    left = [
+        f"{printable(field.name) or 'one without a name'} ({kind})" for field, kind in kinds.items()
     ]
     if left:
         _logger.warning(

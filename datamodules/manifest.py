@@ -213,6 +213,11 @@ class Manifest(CustomData["Manifest.Config"]):
         own = TableColumns(None, config.label_column, config.client_column, features, ranges)
         cells = table.column if is_csv(self.path) else None
         names = feature_columns(self.path, table.schema, own, cells)
+        if not names:
+            raise DataError(
+                f"{self.path}: none of its columns of numbers is a feature by its name; give them "
+                "names in the first line, or choose data.feature_columns=[…]."
+            )
         if unknown := [name for name in ranges if name not in names]:
             raise DataError(
                 f"data.feature_ranges: {self.path} has no feature {unknown[0]}; its features are "

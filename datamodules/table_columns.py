@@ -8,6 +8,7 @@ lists of numbers; all columns of numbers except names, `sample`, `label`, `clien
 like, or the files' paths, clients in `data.client_column` or `client`; in CSV these are text.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import filterfalse
 from pathlib import Path
@@ -21,7 +22,7 @@ from coterie.config.loading import load_component
 from coterie.datamodules.csv_files import is_index
 from coterie.datamodules.custom_data import Range
 from coterie.datamodules.left_out_columns import TEXT, Cells, tell_left_out, type_of
-from coterie.errors import DataError, listed
+from coterie.errors import DataError, listed, printable
 
 _PICTURES, _FILES = ("image", "img"), ("path", "file")
 _NAMES = ("name", "id", "sample_id", "file_name", "filename")
@@ -124,10 +125,7 @@ def sample_columns(
     name = next((n for n in _NAMES if n in schema.names), None)
     name = samples[0] if name is None and kind == "file" else name
     columns = SampleColumns(kind, samples, own.client_in(schema.names), name, own)
-    for used in columns.used:
-        count = schema.names.count(used)
-        if count > 1:
-            raise DataError(f"{path}: it has {count} columns {used}; give each a name of its own.")
+    check_unique(path, schema, columns.used)
     _check_type(path, schema, columns)
     return columns
 
@@ -169,10 +167,12 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
     """
     if not own.features:
         found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
+        check_unique(path, schema, found)
         if found:
             _check_mixed(path, schema, own, cells)
             tell_left_out(path, schema, {*found, *own.named, *_TOLD}, cells)
         return found
+    check_unique(path, schema, own.features)
     for name in own.features:
         if name not in schema.names:
             raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
@@ -185,9 +185,25 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
     return list(own.features)
 
 
+def check_unique(path: Path, schema: Any, names: Collection[str]) -> None:
+    """Refuse columns with the same name.
+
+    Raises:
+        DataError: If one of the names is that of several columns.
+    """
+    counts = Counter(schema.names)
+    for name in names:
+        if counts[name] > 1:
+            shown = printable(name)
+            raise DataError(
+                f"{path}: it has {counts[name]:,} columns {shown}; give each a name of its own."
+            )
+
+
 def _check_mixed(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> None:
     """Refuse columns of numbers with some text, which would be features but for it."""
-    texts = [field for field in schema if str(field.type) in TEXT]
+    alone = {name for name, count in Counter(schema.names).items() if count == 1}
+    texts = [field for field in schema if str(field.type) in TEXT and field.name in alone]
     likely = [field for field in texts if not _is_no_feature(field.name, own)]
     types = [(field.name, type_of(path, field, cells)) for field in likely]
     mixed = [f"{name} ({kind})" for name, kind in types if "number" in kind]

@@ -524,6 +524,31 @@ def test_tables_of_numbers_with_a_fault_are_refused(tmp_path, text, keys, told):
         arrays(Manifest, tmp_path / "x.csv", **keys)
 
 
+def test_columns_of_one_name_are_refused_but_for_those_without(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,b,y\n1,5,5,2\n3,5,5,4\n")
+    with pytest.raises(DataError, match="it has 2 columns b; give each a name of its own"):
+        arrays(Manifest, path)
+    with pytest.raises(DataError, match="it has 2 columns b; give each a name of its own"):
+        arrays(Manifest, path, feature_columns=("a", "b"))
+    for head, keys in (
+        ("a,b,b,y", {}),
+        ("a,,y,", {}),
+        ("a,b,b,y", {"feature_columns": ("a", "y")}),
+    ):
+        path.write_text(
+            f"{head}\n1,x,2,x\n3,x,4,x\n" if head == "a,,y," else f"{head}\n1,x,x,2\n3,x,x,4\n"
+        )
+        assert arrays(Manifest, path, **keys).samples.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("head", ["", "Unnamed: 0", "client"])
+def test_a_table_of_numbers_none_of_which_is_a_feature_is_refused(tmp_path, head):
+    (tmp_path / "x.csv").write_text(f"{head},\n1,2\n3,4\n")
+    with pytest.raises(DataError, match="none of its columns of numbers is a feature by its name"):
+        arrays(Manifest, tmp_path / "x.csv")
+
+
 def test_rows_with_gaps_are_left_out_and_listed(tmp_path, caplog):
     path = tmp_path / "x.csv"
     path.write_text("a,b,c,k,s\n1,2,3,x,u\n,5,6,x,u\n7,8,inf,y,v\n,,1,z,w\n3,2,1,y,v\n")
