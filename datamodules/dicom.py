@@ -37,6 +37,10 @@ _PREAMBLE, _PREFIX = 128, 16
 _JPEG = b"\xff\xd8"
 _JPEG_FRAMES = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
 """Segments of a JPEG, or JPEG-LS, that have its size."""
+_ITEM, _PIXEL_DATA = b"\xfe\xff\x00\xe0", b"\xe0\x7f\x10\x00"
+"""The tags (FFFE,E000) of an item and (7FE0,0010) of the picture."""
+_MOST_ITEMS, _HEADER = 100_000, 16 << 20
+"""Items, and bytes before the picture, of a deflated file."""
 _COPIES = 24
 """Bytes that a number takes besides, as decimal numbers between the steps."""
 
@@ -67,7 +71,21 @@ class _Packed(BytesIO):
                     content, most_from(len(content)) + 1
                 )
                 check_growth(len(content), len(inflated))
+                _check_elements(inflated)
         return content
+
+
+def _check_elements(inflated: bytes) -> None:
+    """Refuse elements without end, for each of which pydicom makes objects.
+
+    Raises:
+        ValueError: If there are too many items, or too much stands before the picture.
+    """
+    items = inflated.count(_ITEM)
+    if items > _MOST_ITEMS:
+        raise ValueError(f"it has {items:,} items, and {_MOST_ITEMS:,} are read at most")
+    if len(inflated) > _HEADER and inflated.find(_PIXEL_DATA, 0, _HEADER) < 0:
+        raise ValueError(f"it has no picture in its first {_HEADER >> 20} MiB")
 
 
 def read_dicom(

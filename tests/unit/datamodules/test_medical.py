@@ -210,12 +210,12 @@ def test_shape_is_told_once_unless_chosen(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def deflated(content, zeros):
-    """The file as a deflated one, with a private entry of this many zeros."""
+def deflated(content, zeros, before=b""):
+    """The file as a deflated one, after other entries, and with a private one of so many zeros."""
     (length,) = struct.unpack_from("<I", content, 140)
     start = 144 + length
     packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
-    packed = packer.compress(content[start:])
+    packed = packer.compress(before) + packer.compress(content[start:])
     packed += packer.compress(struct.pack("<HH2sHI", 0x7FE1, 0x1010, b"OB", 0, zeros))
     for _ in range(zeros >> 20):
         packed += packer.compress(bytes(1 << 20))
@@ -230,6 +230,25 @@ def test_a_deflated_file_is_read_and_grows_no_further_than_others():
     np.testing.assert_array_equal(shown(deflated(scan(LEVELS), 1 << 20)), shown(scan(LEVELS)))
     with pytest.raises(DataError, match=r"compressed bytes grow to 26843545[67] or more"):
         shown(deflated(scan(LEVELS), 260 << 20))
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (
+            struct.pack("<HH2sHI", 0x0008, 0x1140, b"SQ", 0, 0xFFFFFFFF)
+            + struct.pack("<HHI", 0xFFFE, 0xE000, 0) * 200_000,
+            "it has 200,000 items, and 100,000 are read at most",
+        ),
+        (
+            struct.pack("<HH2sHI", 0x0009, 0x1010, b"OB", 0, 17 << 20) + bytes(17 << 20),
+            "it has no picture in its first 16 MiB",
+        ),
+    ],
+)
+def test_a_deflated_file_of_endless_entries_is_refused(entry, told):
+    with pytest.raises(DataError, match=told):
+        shown(deflated(scan(LEVELS), 0, before=entry))
 
 
 @pytest.mark.parametrize("kept", [{}, {"NumberOfFrames": 1000}])
