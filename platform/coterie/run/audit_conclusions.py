@@ -81,7 +81,8 @@ def _bounded(
 ) -> str:
     if privacy.dp.clip is not None:
         noise = noise_in_words(spent) if spent else "Noise was on, and no summary.json says its ε."
-        return noise + (f" {masks[0].upper()}{masks[1:]}." if masks else "")
+        told = masks or "no masks were on, so the server could look into what each client sent"
+        return f"{noise} {told[0].upper()}{told[1:]}."
     if own_noise is not None:
         return own_noise_in_words(own_noise)
     if masks:

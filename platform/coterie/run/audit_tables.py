@@ -13,6 +13,7 @@ from coterie.tracking.formatting import format_bytes
 
 _CAPTION = "fewest: the fewest samples behind a number"
 _SUMMED = "; {0}: behind a sum over {1:,} clients, which is all that the server reads"
+_UNSAID = "; -: clients do not say it"
 _WHOLE = 80
 _INTERVAL = len("0.006 (0.002-0.039)")
 
@@ -25,6 +26,7 @@ def messages_table(keys: Sequence[AuditedKey], columns: int = _WHOLE) -> Table:
     whole = columns >= _WHOLE
     summed = next((key for key in keys if key.summed and key.samples is not None), None)
     caption = _CAPTION + (_SUMMED.format(_fewest(summed), summed.summed) if summed else "")
+    caption += _UNSAID if any(key.samples is None for key in keys) else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")

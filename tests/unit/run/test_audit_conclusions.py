@@ -71,7 +71,7 @@ def test_the_second_says_what_attacks_found(attacks, said):
             SPENT,
             "δ is about the chance that it tells more. Masks hid",
         ),
-        (NOISY, {}, "Noise was on, and no summary.json says its ε."),
+        (NOISY, {}, "says its ε. No masks were on, so the server could look into what each client"),
     ],
 )
 def test_the_third_says_what_bounds_the_rest(privacy, spent, said):
