@@ -29,7 +29,8 @@ class Difference:
         mean: The mean of the differences.
         half: Half the width of the interval, t(0.975, n - 1) · s / √n; None for a single seed.
         p: The p-value of the two-sided paired t-test, corrected for the number of the metric's
-            pairs by Holm (1979); None for a single seed.
+            pairs by Holm (1979); None for a single seed, and where all seeds differ by the same,
+            which no test can judge.
     """
 
     metric: str
@@ -113,7 +114,7 @@ def _difference(metric: str, first: str, second: str, apart: Sequence[float]) ->
     if seeds > 1:
         error = float(np.std(apart, ddof=1)) / math.sqrt(seeds)
         half = float(t.ppf((1 + _LEVEL) / 2, seeds - 1)) * error
-        p = float(2 * t.sf(abs(mean) / error, seeds - 1) if error else mean == 0)
+        p = float(2 * t.sf(abs(mean) / error, seeds - 1)) if error else None
     return Difference(metric, first, second, seeds, mean, half, p)
 
 

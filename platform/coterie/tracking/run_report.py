@@ -168,7 +168,7 @@ def _tiles(summary: Row) -> dict[str, str]:
         if spent:
             name = f"ε for one {spent['unit']}, δ={spent['delta']:g}"
             shown[name] = f"{spent['epsilon']:.3g}"
-        shown |= {"sent": format_bytes(sent)}
+        shown |= {"sent in all directions": format_bytes(sent)}
         shown |= {"time": format_seconds(summary["seconds"].get("total") or 0.0)}
     return shown
 
