@@ -1,5 +1,6 @@
 """FedAvg with a client that leaves the settings of its process as no other client wants them."""
 
+import ctypes
 import inspect
 import os
 import resource
@@ -83,6 +84,9 @@ WAYS = {
     ),
     "hooks of modules": lambda: register_module_forward_hook(_doubled),
     "hooks of optimizers": lambda: register_optimizer_step_post_hook(_halved),
+    "vmap": lambda: torch._C._functorch._vmap_increment_nesting(3, "error"),
+    "grad": torch._C._functorch._grad_increment_nesting,
+    "rounding": lambda: ctypes.CDLL(None).fesetround(0x800),
     "recursion": lambda: sys.setrecursionlimit(len(inspect.stack(0)) + 20),
     "timer": lambda: signal.setitimer(signal.ITIMER_PROF, 600),
     "limit": _limit,

@@ -4,6 +4,7 @@ Clients share processes: what one sets and leaves would change the bits of those
 a program sets before its run would hold in the driver alone, not in the actors.
 """
 
+import ctypes
 import os
 import resource
 import signal
@@ -26,6 +27,8 @@ from coterie.execution.torch_modes import (
     set_function_modes,
     set_global_hooks,
     set_saved_tensor_hooks,
+    set_transforms,
+    transforms,
 )
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -164,14 +167,16 @@ def _stop_timers(wanted: tuple[bool, ...]) -> None:
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
-def _limits() -> tuple[int, ...]:
-    return tuple(resource.getrlimit(kind)[0] for kind in _LIMITED)
+def _limits() -> tuple[tuple[int, int], ...]:
+    return tuple(resource.getrlimit(kind) for kind in _LIMITED)
 
 
-def _set_limits(wanted: tuple[int, ...]) -> None:
-    for kind, most in zip(_LIMITED, wanted, strict=True):
-        with suppress(OSError, ValueError):  # it has lowered what it cannot raise again
-            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+def _set_limits(wanted: tuple[tuple[int, int], ...]) -> None:
+    for kind, (soft, hard) in zip(_LIMITED, wanted, strict=True):
+        for highest in (hard, resource.getrlimit(kind)[1]):  # only root raises a hard limit again
+            with suppress(OSError, ValueError):
+                resource.setrlimit(kind, (soft, highest))
+                break
 
 
 _LIMITED = (
@@ -179,6 +184,12 @@ _LIMITED = (
     *(resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE),
 )
 """Limits of a process, each in its own unit."""
+
+_C: Any = ctypes.CDLL(None)
+_ROUNDING: Mapping[str, Setting] = (
+    {"rounding": (_C.fegetround, _C.fesetround)} if hasattr(_C, "fesetround") else {}
+)
+"""The direction in which the processor rounds; not all systems have it."""
 
 _NUMERIC: Mapping[str, Setting] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -188,7 +199,9 @@ _NUMERIC: Mapping[str, Setting] = {
 }
 
 _ALL: Mapping[str, Setting] = {
+    **_ROUNDING,
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "transforms": (transforms, set_transforms),
     "function modes": (function_modes, set_function_modes),
     "dispatch modes": (dispatch_modes, set_dispatch_modes),
     "saved tensors": (saved_tensor_hooks, set_saved_tensor_hooks),

@@ -12,6 +12,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 _core: Any = torch._C
 _autograd: Any = _core._autograd
+_functorch: Any = _core._functorch
+transforms, set_transforms = (
+    _functorch.get_dynamic_layer_stack_depth,
+    _functorch.pop_dynamic_layer_stack_and_undo_to_depth,
+)
+"""How many transforms of functions, such as vmap, have been entered, and how to leave the last."""
 _HOOKS: tuple[dict[int, Any], ...] = tuple(
     hooks
     for library in ("torch.nn.modules.module", "torch.optim.optimizer")

@@ -1,5 +1,6 @@
 """What a client's code sets in its process ends with its task."""
 
+import ctypes
 import resource
 import signal
 import sys
@@ -46,6 +47,8 @@ def told():
         "saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True),
         "hooks": global_hooks(),
         "recursion": sys.getrecursionlimit(),
+        "transforms": torch._C._functorch.get_dynamic_layer_stack_depth(),
+        "rounding": ctypes.CDLL(None).fegetround(),
         "timer": signal.getitimer(signal.ITIMER_PROF),
         "limit": resource.getrlimit(resource.RLIMIT_FSIZE),
     }
