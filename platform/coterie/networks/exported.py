@@ -61,7 +61,9 @@ class Exported(ScalableConfig):
             DataError: If the file is damaged, or missing since the config was resolved.
         """
         if not self._content:
-            raise DataError(f"encoder.path={self.path}: it is empty or no longer there; put it back.")
+            raise DataError(
+                f"encoder.path={self.path}: it is empty or no longer there; put it back."
+            )
         try:
             with torch.device("cpu"):  # its tensors come with it, also while a model is built blank
                 network = Program(self._content)

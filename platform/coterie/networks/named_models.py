@@ -214,7 +214,7 @@ class NamedModel(ScalableConfig):
     def _weights(self) -> dict[str, Tensor]:
         if not self._content:
             raise DataError(
-                f"encoder.weights={self.weights}: the file is empty or no longer there; put it back."
+                f"encoder.weights={self.weights}: it is empty or no longer there; put it back."
             )
         return parse_weights(self._content, str(self.weights))
 
