@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from coterie.config.arrow_growth import decoded_size
 from coterie.config.growth import check_growth, check_rows, most_from
+from coterie.config.parquet_footer import check_size_statistics
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARY = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
@@ -69,6 +70,7 @@ class ParquetTable:
         self._source = pa.OSFile(str(source)) if local else pa.PythonFile(source, mode="r")
         self._file, self._size = pq.ParquetFile(self._source), size
         self._known = self._file.metadata
+        check_size_statistics(self._source, size, self._file.schema)
         self._lock = threading.Lock()
         self._bytes: dict[tuple[int, _Leaf], int] = {}
         self._bounds: dict[tuple[int, _Leaf], int] = {}
