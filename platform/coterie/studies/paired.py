@@ -82,7 +82,7 @@ def differences_figure(found: Sequence[Difference], path: Path, about: str = "")
     """Draw the differences of up to four metrics; None if no pair has two seeds in common."""
     found = [one for one in found if one.half is not None]
     told = {one.metric for one in found if one.mean or one.half}  # others are of the data alone
-    found = [one for one in found if one.metric in told]
+    found = [one for one in found if one.metric in told or not told]
     metrics = list(dict.fromkeys(one.metric for one in found))[:_PANELS]
     if not metrics:
         return None

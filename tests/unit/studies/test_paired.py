@@ -89,3 +89,16 @@ def test_a_metric_has_a_row_for_the_pairs_that_have_it(tmp_path, monkeypatch):
     differences_figure([*first, *others], tmp_path / "x.png")
     labels = [[text.get_text() for text in axes.get_yticklabels()] for axes in drawn[0].axes]
     assert labels == [["a – b", "a – c", "b – c"], ["a – b"]]
+
+
+def test_a_metric_of_the_data_alone_has_no_panel_beside_others(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(paired, "save", lambda figure, *_: drawn.append(figure))
+    found = paired_differences(table(a=A, b=B))
+    same = [replace(one, metric="kmeans_raw/acc", mean=0.0, half=0.0) for one in found]
+    differences_figure([*same, *found], tmp_path / "x.png")
+    differences_figure(same, tmp_path / "x.png")
+    assert [[axes.get_xlabel() for axes in each.axes] for each in drawn] == [
+        ["clustering/acc"],
+        ["kmeans_raw/acc"],
+    ]
