@@ -113,6 +113,8 @@ def test_a_column_that_numbers_the_rows_is_told_also_where_it_outweighs_nothing(
     assert sentence == (
         "b numbers the rows and says nothing of them; 'data.feature_columns=[a,c]' leaves it out."
     )
+    alone = table(np.arange(60.0)[:, None])
+    assert not [each for each in doubts(*alone, [np.arange(60)]) if "numbers" in each]
     columns[30:, 1] += 1
     assert not [each for each in doubts(*table(columns), [np.arange(60)]) if "numbers" in each]
 

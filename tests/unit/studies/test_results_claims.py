@@ -62,6 +62,14 @@ def test_a_difference_that_does_not_count_needs_a_larger_scale():
     assert "| better | 0.005 | 0.01 | 1 | the scale paper: paper hours for" in table([0.805], [0.8])
 
 
+def test_a_spread_that_would_need_too_many_seeds_needs_a_larger_scale():
+    spread = 0.05 / 2**0.5  # 2 · (0.1 / 0.011)² = 165 seeds
+    found = table([0.811 - spread, 0.811 + spread], [0.8 - spread, 0.8 + spread])
+    assert (
+        "| better | 0.011 | 0.1 | 2 | the scale paper: paper hours for the whole study |" in found
+    )
+
+
 def test_a_claim_without_numbers_is_listed():
     found = table([0.9], [])
     assert found.startswith("Claims measured: 0.")
