@@ -125,7 +125,7 @@ def sample_columns(
     name = next((n for n in _NAMES if n in schema.names), None)
     name = samples[0] if name is None and kind == "file" else name
     columns = SampleColumns(kind, samples, own.client_in(schema.names), name, own)
-    check_unique(path, schema, columns.used)
+    _check_unique(path, schema, columns.used)
     _check_type(path, schema, columns)
     return columns
 
@@ -167,12 +167,12 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
     """
     if not own.features:
         found = [f.name for f in schema if is_number(f.type) and not _is_no_feature(f.name, own)]
-        check_unique(path, schema, found)
+        _check_unique(path, schema, found)
         if found:
             _check_mixed(path, schema, own, cells)
             tell_left_out(path, schema, {*found, *own.named, *_TOLD}, cells)
         return found
-    check_unique(path, schema, own.features)
+    _check_unique(path, schema, own.features)
     for name in own.features:
         if name not in schema.names:
             raise DataError(f"{path}: it has no column {name}, which is a feature; add it.")
@@ -185,7 +185,7 @@ def feature_columns(path: Path, schema: Any, own: TableColumns, cells: Cells | N
     return list(own.features)
 
 
-def check_unique(path: Path, schema: Any, names: Collection[str]) -> None:
+def _check_unique(path: Path, schema: Any, names: Collection[str]) -> None:
     """Refuse columns with the same name.
 
     Raises:

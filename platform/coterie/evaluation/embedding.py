@@ -157,7 +157,8 @@ def _groups(
             for row in range(clusters)
         ]
         names[-1] = "outliers" if away.any() else names[-1]
-        panels.append(("cluster", assignments.astype(np.int64), names, styles))
+        title = "cluster (and its class)" if matched else "cluster"
+        panels.append((title, assignments.astype(np.int64), names, styles))
     return panels
 
 

@@ -305,3 +305,11 @@ def test_embedding_refuses_what_does_not_fit(tmp_path, change, message):
     }
     with pytest.raises(DataError, match=message):
         embedding_figure(**{**given, **change})
+
+
+def test_with_labels_the_title_says_what_stands_behind_a_cluster(tmp_path, drawn, blobs):
+    x, y = blobs
+    embedding_figure(x[:, :1], y, (y + 1) % 3, ("a", "b", "c"), tmp_path / "e.png", seed=0)
+    panel = drawn[0].axes[1]
+    assert panel.get_title() == "cluster (and its class)"
+    assert {text.get_text() for text in panel.get_legend().texts} == {"1 (a)", "2 (b)", "0 (c)"}
