@@ -2,12 +2,12 @@
 
 import os
 import time
-from copy import deepcopy
 from functools import wraps
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from omegaconf import OmegaConf
 
 from tests.builders.shape_checks import CHECKED
 
@@ -61,8 +61,11 @@ def _each_experiment_is_composed_once():
         if compose.config_dir() != shipped:
             return experiment(stem)
         if stem not in composed:
-            composed[stem] = experiment(stem)
-        return deepcopy(composed[stem])
+            config = experiment(stem)
+            runtime = {"runtime": {"choices": dict(config.hydra.runtime.choices)}}
+            del config["hydra"]
+            composed[stem] = {**OmegaConf.to_container(config), "hydra": runtime}
+        return OmegaConf.create(composed[stem])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "_experiment", once)

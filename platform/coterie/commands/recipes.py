@@ -6,6 +6,8 @@ name of its own, `experiment=NAME_mnist`. A recipe has choices of groups (`choos
 it starts from (`like`), a sentence (`about`), and values.
 """
 
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,16 @@ def recipe_names(folder: Path) -> dict[str, str]:
     for path in folder.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
         found[path.stem] = first_comment(text)
-        # As fast as possible: each command reads all of them.
-        cut = f"\n{text}".find(f"\n{RECIPES}:\n")
-        recipes = yaml.load(text[cut:], yaml.CSafeLoader)[RECIPES] if cut >= 0 else {}
-        found |= {f"{path.stem}_{name}": recipe["about"] for name, recipe in recipes.items()}
+        found |= {f"{path.stem}_{name}": about for name, about in _sentences(text).items()}
     return dict(sorted(found.items()))
+
+
+@lru_cache(maxsize=None)
+def _sentences(text: str) -> Mapping[str, str]:
+    """Return the sentence of each recipe in a YAML, fast: each command reads all experiments."""
+    cut = f"\n{text}".find(f"\n{RECIPES}:\n")
+    recipes = yaml.load(text[cut:], yaml.CSafeLoader)[RECIPES] if cut >= 0 else {}
+    return {name: recipe["about"] for name, recipe in recipes.items()}
 
 
 def first_comment(text: str) -> str:
@@ -53,9 +60,15 @@ def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | N
     return stem, name.removeprefix(f"{stem}_")
 
 
-def read_recipes(path: Path) -> dict[str, Any]:
-    """Return the recipes of an experiment's YAML as written."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+def read_recipes(path: Path) -> Mapping[str, Any]:
+    """Return the recipes of an experiment's YAML as written; not to be changed."""
+    return _recipes(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=None)
+def _recipes(text: str) -> Mapping[str, Any]:
+    """Parse the recipes once in a process that composes many runs, such as a study's."""
+    content: Any = OmegaConf.to_container(OmegaConf.create(text))
     return dict(content.get(RECIPES, {}))
 
 
