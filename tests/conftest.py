@@ -2,7 +2,7 @@
 
 import os
 import time
-from functools import wraps
+from functools import cache, wraps
 
 import pytest
 from hypothesis import settings
@@ -69,6 +69,22 @@ def _each_experiment_is_composed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "_experiment", once)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_program_is_exported(monkeypatch):
+    """It takes half of a small run's time; runs of fixtures for several tests have theirs."""
+    monkeypatch.setattr("coterie.run.outputs.write_program", lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _digits_are_read_once():
+    """They are text in an archive, which takes NumPy longer than most tests take for a round."""
+    from coterie.datamodules import digits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "load_digits", cache(digits.load_digits))
         yield
 
 
