@@ -114,10 +114,18 @@ def test_what_a_worker_has_forked_ends_with_it(ours):
         ray.get(one.about.remote(), timeout=15)
 
 
-@pytest.mark.parametrize("leaves", ["", "os.fork() and os._exit(0); os.setsid(); os.fork(); "])
-def test_what_a_worker_has_forked_ends_with_the_fork_server(tmp_path, leaves):
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        "os.fork() and os._exit(0); os.setsid(); os.fork(); ",
+    ],
+)
+def test_what_a_worker_has_forked_and_its_folder_end_with_the_fork_server(tmp_path, leaves):
     """Also what has left the worker's group and session, and has no parent any more."""
     fork_server = ForkServer(forked=False)
+    folder = Path(fork_server.executable.split()[-1]).parent
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else can reach it
     program, output = tmp_path / "worker.py", tmp_path / "output"
     forks = f"pid = os.fork(); pid or exec({leaves!r}); print(os.getpid(), flush=True)"
     program.write_text(f"import os, time; {forks}; time.sleep(600)")
@@ -130,6 +138,7 @@ def test_what_a_worker_has_forked_ends_with_the_fork_server(tmp_path, leaves):
     fork_server._process.stdin.close()
     fork_server._process.wait(60)
     assert gone(*children) == []
+    assert not folder.exists()
 
 
 def test_an_orphan_that_ends_is_no_zombie(ours):
@@ -213,15 +222,6 @@ def test_a_driver_forks_it_before_it_imports_ray_and_nothing_stays(how, told):
     )
     assert done.stdout == told, done.stderr
     assert left_of(mark, seconds=30) == []
-
-
-def test_its_folder_goes_with_it():
-    fork_server = ForkServer(forked=False)
-    folder = Path(fork_server.executable.split()[-1]).parent
-    assert folder.stat().st_mode & 0o077 == 0  # nobody else can reach it
-    fork_server._process.stdin.close()
-    fork_server._process.wait(60)
-    assert not folder.exists()
 
 
 def ask(fork_server, program, output, *, answered):

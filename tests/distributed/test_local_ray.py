@@ -82,10 +82,10 @@ def test_a_dead_one_is_replaced():
     ("part", "read"),
     [
         pytest.param("gcs_server", True, id="gcs_server-told"),
-        pytest.param("raylet", False, id="raylet-not yet told"),
         *(
             pytest.param(part, read, marks=pytest.mark.slow)
             for part, read in (
+                ("raylet", False),
                 ("gcs_server", False),
                 ("raylet", True),
                 ("ray::RuntimeEnvAgent", True),
@@ -199,7 +199,7 @@ print(time.monotonic() - begun < 20, flush=True)
     ("part", "sent"),
     [
         pytest.param("gcs_server", "SIGSTOP", marks=pytest.mark.slow),
-        ("raylet", "SIGSTOP"),
+        pytest.param("raylet", "SIGSTOP", marks=pytest.mark.slow),
         pytest.param("keeper", "SIGSTOP", marks=pytest.mark.slow),
         ("keeper", "SIGKILL"),
     ],

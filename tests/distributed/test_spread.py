@@ -60,6 +60,7 @@ def test_each_actor_has_a_node_to_itself_and_a_new_node_gets_one(cluster):
     assert_same(ran, run("executor=bare", "cluster=serial"))
 
 
+@pytest.mark.slow
 def test_more_actors_than_nodes_are_refused_with_their_number(cluster):
     with pytest.raises(RunError) as caught:
         run(*SPREAD, "cluster.num_actors=3", "cluster.start_timeout_s=10")

@@ -63,7 +63,7 @@ def whole(request: pytest.FixtureRequest) -> tuple[str, ServerState]:
     return request.param, trained(request.param, [np.arange(len(SAMPLES))])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(2, 30), uneven=st.booleans())
 def test_any_split_gives_the_same_bits(
     whole: tuple[str, ServerState], seed: int, clients: int, uneven: bool

@@ -11,7 +11,7 @@ from tests.builders.runs import COMMAND  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = [text for text in COMMAND if not text.startswith("tracking.")]
-ARGUMENTS += ["method.representation_rounds=100"]  # longer than the pause between two drawings
+ARGUMENTS += ["method.representation_rounds=30"]  # longer than the pause between two drawings
 
 
 KERNEL = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
@@ -52,7 +52,7 @@ def shown(cell):
 
 def test_the_progress_is_replaced_in_place_and_removed(ran):
     _, updates = ran
-    assert any("/101" in state for state in updates)
+    assert any("/31" in state for state in updates)
     assert updates[-1] == ""
 
 

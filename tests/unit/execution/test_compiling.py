@@ -71,7 +71,10 @@ def test_a_place_that_is_given_is_kept(at_home, monkeypatch):
     assert os.environ[PLACE] == str(at_home / "mine")
 
 
-@pytest.mark.parametrize("planted", ["file", "pipe", "link"])
+@pytest.mark.parametrize(
+    "planted",
+    ["pipe", *(pytest.param(other, marks=pytest.mark.slow) for other in ("file", "link"))],
+)
 def test_what_another_user_has_put_in_pytorchs_place_stops_nothing(at_home, tmp_path, planted):
     place = tmp_path / "tmp" / f"torchinductor_{getpass.getuser()}"
     {"file": place.touch, "pipe": lambda: os.mkfifo(place)}.get(
