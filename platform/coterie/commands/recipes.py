@@ -7,7 +7,7 @@ it starts from (`like`), a sentence (`about`), and values.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def recipe_names(folder: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _sentences(text: str) -> Mapping[str, str]:
     """Return the sentence of each recipe in a YAML, fast: each command reads all experiments."""
     cut = f"\n{text}".find(f"\n{RECIPES}:\n")
@@ -65,7 +65,7 @@ def read_recipes(path: Path) -> Mapping[str, Any]:
     return _recipes(path.read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _recipes(text: str) -> Mapping[str, Any]:
     """Parse the recipes once in a process that composes many runs, such as a study's."""
     content: Any = OmegaConf.to_container(OmegaConf.create(text))
