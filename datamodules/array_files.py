@@ -38,7 +38,7 @@ _ZIP_LENGTHS = 26
 
 
 def header_of(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of an array of a file; errors are of `DAMAGE`."""
+    """Return the shape and dtype of an array in a file; its errors are those of `DAMAGE`."""
     if path.suffix == ".npy":
         with path.open("rb") as file:
             shape, _, dtype = read_header(file)
@@ -53,7 +53,7 @@ def header_of(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def open_array(path: Path, name: str) -> NDArray[Any] | StoredRows:
-    """Return an array of a file, whose rows are read when they are needed unless it is packed.
+    """Return an array in a file, whose rows are read on demand unless it is compressed.
 
     Errors are of `DAMAGE`.
     """
@@ -81,7 +81,7 @@ def open_array(path: Path, name: str) -> NDArray[Any] | StoredRows:
 
 
 def _rows(path: Path, file: IO[bytes]) -> NDArray[Any] | StoredRows:
-    """Return the array of which a file stands at the header."""
+    """Return the array whose header is at the file's current position."""
     shape, order, dtype = read_header(file)
     whole = math.prod(shape)
     if not whole:
@@ -94,7 +94,7 @@ def _rows(path: Path, file: IO[bytes]) -> NDArray[Any] | StoredRows:
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any]]:
-    """Read shape, order and dtype from an array's header, and leave the file at its values.
+    """Read shape, order and dtype from an array's header, up to the array's first value.
 
     Raises:
         ValueError: If it holds Python objects, values without bytes, or is no such array.

@@ -225,7 +225,7 @@ def _blur(kernel: int, probability: float, sigma: tuple[float, float]) -> list[n
 
 
 class ImageView(nn.Sequential):
-    """Applies augmentations in order, and clamps the views to [0, 1]."""
+    """Composition of augmentations, with the views clamped to [0, 1]."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, c, h, w) in [0, 1] to views of the same shape and range."""
@@ -235,7 +235,7 @@ class ImageView(nn.Sequential):
 
 
 class VectorView(nn.Module):
-    """Adds Gaussian noise to vectors, and sets a random share of their features to zero."""
+    """Gaussian noise on vectors, with a random share of their features set to zero."""
 
     def __init__(self, std: float, mask_probability: float) -> None:
         super().__init__()

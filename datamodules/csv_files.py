@@ -64,7 +64,7 @@ def is_csv(path: Path) -> bool:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return why a table cannot be read, in words of its file."""
+    """Return why a table cannot be read, in terms of its content."""
     uneven = _UNEVEN.search(str(error))
     if uneven is not None:
         return (

@@ -140,11 +140,11 @@ class CustomData(DataSet[PathConfigT]):
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        """Read samples as they are shown."""
+        """Read samples from the source that `as_shown` returns."""
         return super()._take(self.as_shown(source.subset(limit, SUBSET_SEED)), limit)
 
     def as_shown(self, source: Source) -> Source:
-        """Return the source with the levels of each site, if pictures have such."""
+        """Return the source with the levels of each site, if the config asks for levels by site."""
         config = self.config
         if not (isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping)):
             return source
@@ -153,7 +153,7 @@ class CustomData(DataSet[PathConfigT]):
 
     @cached_property
     def _site_levels(self) -> dict[str, Levels | None]:
-        """The levels of each site that were measured, for the test set too."""
+        """The levels that were measured for each site, to be used for the test set too."""
         return {}
 
     @property

@@ -318,7 +318,7 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat, room: Room) -
 
 
 def _is_partial(image: Image.Image, mode: Mode) -> bool:
-    """Return whether Pillow would give a part of a TIFF alone: 8 bits of each, or some channels."""
+    """Return whether Pillow would drop part of a TIFF: bits beyond 8, or channels."""
     known, channels = len(image.getbands()), tiff_tag(image, _CHANNELS, 1)
     return (known > 1 and tiff_bits(image) > 8) or (
         channels > known and (known == 1 or mode == "all")
@@ -384,7 +384,7 @@ def _clear_share(image: Image.Image) -> float | None:
 
 
 def _converted(part: Image.Image, mode: str, ground: str) -> Image.Image:
-    """Convert a part of a picture, on a ground if it is transparent."""
+    """Convert a part of a picture, on a plain background if it has transparent pixels."""
     if ground:
         level = _LEVELS[ground]
         opaque = Image.new("RGBA", part.size, (level, level, level, 255))

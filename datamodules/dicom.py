@@ -60,7 +60,7 @@ def is_dicom_file(path: Path) -> bool:
 
 
 class _Packed(BytesIO):
-    """A file that refuses to give its whole rest to pydicom if inflating that grows too much."""
+    """A file whose remainder pydicom can read only if inflating it does not grow too much."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, or all."""
@@ -76,7 +76,7 @@ class _Packed(BytesIO):
 
 
 def _check_elements(inflated: bytes) -> None:
-    """Refuse elements without end, for each of which pydicom makes objects.
+    """Refuse too many elements, since pydicom makes objects for each of them.
 
     Raises:
         ValueError: If there are too many items, or too much stands before the picture.

@@ -55,7 +55,7 @@ def _unzipped(path: Path) -> bytes:
 
 
 class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
-    """Reads <root>/<class name>/raw/<stem>-{images-idx3,labels-idx1}-ubyte[.gz]."""
+    """Data set in <root>/<class name>/raw/<stem>-{images-idx3,labels-idx1}-ubyte[.gz]."""
 
     def stem(self, half: Half) -> str:
         """Return the prefix of the names of the training or test set's two files."""

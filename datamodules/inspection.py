@@ -29,7 +29,7 @@ SQUARE = PixelFormat(mode="RGB", size=1)
 
 
 class Looked(NamedTuple):
-    """What was found of one sample.
+    """The findings on one sample.
 
     Attributes:
         row: Its row of the source.

@@ -1,4 +1,4 @@
-"""What is told of a table's columns that are no features."""
+"""Warnings about a table's columns that are not used as features."""
 
 import logging
 from collections import Counter

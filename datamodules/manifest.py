@@ -82,8 +82,8 @@ class Manifest(CustomData["Manifest.Config"]):
         """Columns of numbers that are the features of a sample; by default, in a table without the
         column of pictures, all but the index, labels and clients."""
         feature_ranges: Mapping[str, Range] = {}
-        """Of features, the numbers that become 0 and 1, such as {age: [0, 100]}, which brings them
-        to like scales in the same way at all sites; others are taken as they are."""
+        """Ranges of features, such as {age: [0, 100]}: each is scaled so that its range becomes
+        [0, 1], in the same way at all sites; other features are not scaled."""
         label_column: str | None = None
         """Column of labels, text or integers, empty or -1 if unknown; by default none."""
         client_column: str | None = None
@@ -194,7 +194,7 @@ class Manifest(CustomData["Manifest.Config"]):
         )
 
     def _has_features(self, table: StoredTable) -> bool:
-        """Return whether the samples are columns of numbers, as there are no pictures."""
+        """Return whether the samples are columns of numbers, since the table has no pictures."""
         names, given = table.schema.names, self.config.picture_column
         usual = given == _default(self.config, "picture_column")
         found = usual and given not in names and any(map(is_number, table.schema.types))
@@ -287,7 +287,7 @@ def _as_numbers(values: list[Any]) -> list[Any]:
 
 
 def _beside(folder: Any, value: str) -> Any:
-    """Return the file that a table names, also by a Windows path or differently stored accents."""
+    """Return the file that a table names; accept Windows paths and either Unicode form."""
     path = folder / value
     if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
         return path

@@ -58,7 +58,7 @@ class NPZ(CustomData["NPZ.Config"]):
         """Config of an .npz file."""
 
         samples: str | None = None
-        """Array of samples; by default `samples`, `x`, or another usual name, which is told."""
+        """Array of samples; by default `samples`, `x`, or another usual name, which is reported."""
         labels: str | None = None
         """Array of labels; by default `labels`, `y`, or another usual name, if it exists."""
         clients: str | None = None
@@ -163,7 +163,7 @@ class NPZ(CustomData["NPZ.Config"]):
         return found
 
     def _tell_names(self) -> None:
-        """Say which arrays are used, where that is not plain, and which are not."""
+        """Report which arrays are used, where that is not obvious, and which are not."""
         used = {key: name for key in USUAL if (name := self._find(key)) is not None}
         guessed = {
             key: name
@@ -202,7 +202,7 @@ class NPZ(CustomData["NPZ.Config"]):
             raise self._unreadable(error) from error
 
     def _header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return an array's shape and dtype, of which nothing else is read."""
+        """Return an array's shape and dtype, without reading its values."""
         try:
             return header_of(self.path, name)
         except DAMAGE as error:

@@ -182,7 +182,7 @@ def check_parts_scans(content: bytes, parts: Iterable[tuple[int, int]], pixels: 
 
 
 def check_scans(content: bytes, pixels: int) -> None:
-    """Refuse a JPEG whose scans, of which each goes over all pixels, are too many.
+    """Refuse a JPEG with too many scans, each of which goes over all pixels.
 
     Raises:
         UnfitPictureError: If so.
@@ -211,7 +211,7 @@ def jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def check_pixels(pixels: int, most: int, stored: float = PIXEL_BYTES) -> None:
-    """Refuse a picture that is too large, or whose pixels of `stored` bytes are too many."""
+    """Refuse a picture of too many pixels, which count for more if stored in many bytes."""
     if pixels <= most < (counted := pixels * stored / PIXEL_BYTES):
         raise UnfitPictureError(
             f"has {pixels / 1e6:,.0f} million pixels of {stored:g} bytes, which count as "

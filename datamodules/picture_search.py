@@ -73,7 +73,7 @@ class PictureSearch:
         return found
 
     def pass_over(self, folder: Path) -> None:
-        """Count the visible files beside a folder's folders of pictures."""
+        """Count a folder's visible files, which are left out if its folders hold the pictures."""
         for entry in _entries(folder) if isinstance(folder, Path) else ():
             kind = _kind(entry)
             if kind != "folder":

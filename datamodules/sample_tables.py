@@ -86,7 +86,7 @@ def open_csv_table(path: Path, columns: TableColumns) -> OpenTable:
 
 
 def _start(batches: Iterable[Any], name: str) -> Any:
-    """Return the first cells of a column, of several with that name the first."""
+    """Return a column's cells in the first batch; of several columns with the name, the first's."""
     found = (rows.column(rows.schema.get_all_field_indices(name)[0]) for rows in batches)
     return next(found, pa.array([], pa.string()))
 
@@ -135,7 +135,7 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the samples of a table.
+    """Reader of the samples of a table.
 
     Attributes:
         skip: Whether rows without a sample are left out.
@@ -164,7 +164,7 @@ class _Reader:
         self._tell(start)
 
     def _tell(self, count: int) -> None:
-        """Tell what was left out of so many rows, unless nothing is left."""
+        """Warn about left-out rows, of `count` in all; raise a DataError if none remains."""
         if not count:
             raise DataError(f"{self.path}: it holds no row; give at least one.")
         if self.bad and len(self.bad) + len(self.unfilled) == count:
@@ -206,7 +206,7 @@ class _Reader:
         return _Rows(rows.table.filter(pa.array(mask)), rows.numbers[mask])
 
     def _samples(self, rows: _Rows) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """Return samples, and which of the rows they are."""
+        """Return samples, and the positions of the rows that they are from."""
         columns, every, start = self.columns, np.arange(len(rows.numbers)), int(rows.numbers[0])
         name = columns.samples[0]
         values = {name: rows.table[name] for name in columns.samples}
@@ -302,7 +302,7 @@ def feature_matrix(
 
 
 def _ranged(values: Any, range_: tuple[float, float] | None) -> NDArray[Any]:
-    """Return a column's numbers, of which those of a range, if there is one, become 0 and 1."""
+    """Return a column's numbers, scaled so that the range, if given, becomes [0, 1]."""
     numbers: NDArray[Any] = values.to_numpy()
     if range_ is None:
         return numbers

@@ -196,7 +196,7 @@ class _Mapped(NamedTuple):
     status: os.stat_result
 
     def check(self) -> None:
-        """Refuse a file that was written into since, as its rows would be others, or gone.
+        """Refuse a file that was modified after it was mapped, since its rows may have changed.
 
         One that was replaced or removed stays as it was, for whoever has mapped it.
 
@@ -292,7 +292,7 @@ class ShardFiles:
 
     @cached_property
     def _version(self) -> str:
-        """A text that tells these shards from earlier ones at the same URL."""
+        """A digest of the index, which differs from that of earlier shards at the same URL."""
         return sha256((self.folder / INDEX).read_bytes()).hexdigest()
 
     @cached_property
@@ -306,7 +306,7 @@ class ShardFiles:
             yield shard, row - (self._ends[shard - 1] if shard else 0)
 
     def _found(self, rows: Indices) -> Iterator[tuple[Any, int]]:
-        """Return each row's shard, as it was when it was mapped, and its place in the shard."""
+        """Return each row's shard, checked for later changes, and its place in the shard."""
         places = [*self._places(rows)]
         for number in {number for number, _ in places} & self._open.keys():
             self._open[number].check()

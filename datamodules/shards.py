@@ -71,7 +71,7 @@ class Shards(CustomData["Shards.Config"]):
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:
-    """Return the conversions of pictures that the index can tell."""
+    """Return the counts of picture conversions, as far as the index has them."""
     converted = Counter({mode: count for mode, count in index.modes.items() if mode != config.mode})
     square = isinstance(config.size, int) or (config.size and config.size[0] == config.size[1])
     return Tally(

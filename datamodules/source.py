@@ -78,7 +78,7 @@ class Source:
 
     @property
     def own_names(self) -> Sequence[str]:
-        """What the samples are called: files by their paths inside the folder."""
+        """The samples' names; those of files are paths inside the folder."""
         if not self.folder:
             return self.names
         return [inside(self.folder, name) for name in self.names]

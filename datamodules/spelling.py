@@ -1,4 +1,4 @@
-r"""One spelling of names, used wherever they are written.
+r"""One spelling of names: Unicode NFC, with escapes for bytes that are not UTF-8.
 
 Names of files are bytes; a zip from another system may have some that are not UTF-8. Such bytes are
 spelled \xe4, as Python does, so that the file can be found again, and so are control characters,

@@ -201,7 +201,7 @@ def _check_unique(path: Path, schema: Any, names: Collection[str]) -> None:
 
 
 def _check_mixed(path: Path, schema: Any, own: TableColumns, cells: Cells | None) -> None:
-    """Refuse columns of numbers with some text, which would be features but for it."""
+    """Refuse columns of numbers and some text, which would be features without the text."""
     alone = {name for name, count in Counter(schema.names).items() if count == 1}
     texts = [field for field in schema if str(field.type) in TEXT and field.name in alone]
     likely = [field for field in texts if not _is_no_feature(field.name, own)]

@@ -1,4 +1,4 @@
-"""Looks at the packed parts of a TIFF, which tifffile unpacks to whatever length they have.
+"""Checks how far the compressed parts of a TIFF grow, since tifffile unpacks any length.
 
 A part of 200 kB can hold gigabytes, also where the picture has a hundred pixels.
 """

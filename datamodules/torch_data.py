@@ -165,14 +165,14 @@ def _is_within_one(image: NDArray[Any]) -> bool:
 
 
 def _is_whole(part: Any) -> bool:
-    """Return whether a part is a picture, or numbers in a list, tensor or array, and not one."""
+    """Return whether a part of a sample is a picture, or a list, tensor or array of numbers."""
     if isinstance(part, torch.Tensor | np.ndarray):
         return part.ndim > 0
     return isinstance(part, Image.Image | list)
 
 
 def _content(sample: Any) -> Any:
-    """Return a picture, tensor or array, which a sample is, or has as its first."""
+    """Return a sample's picture, tensor or array: the sample itself, or its first such part."""
     parts = [*sample.values()] if isinstance(sample, Mapping) else sample
     if isinstance(parts, tuple | list) and parts:
         sample = next((part for part in parts if _is_whole(part)), sample)

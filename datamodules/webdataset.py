@@ -116,7 +116,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
 
 
 class _Headers:
-    """A tar file of which few bytes are read for a member, as headers may claim any length."""
+    """A tar file with a limit on what is read for a member, as headers may claim any length."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell

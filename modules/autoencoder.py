@@ -22,7 +22,7 @@ from coterie.precision import widened
 
 
 class AutoencoderConfig(AveragingConfig):
-    """Options of the autoencoder; its decoder is built as a generator of SDA-FC's."""
+    """Options of the autoencoder; its decoder has the layers of SDA-FC's generator."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 

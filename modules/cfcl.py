@@ -188,7 +188,7 @@ class CFCL(Method):
         return specs
 
     def _most_received(self, server: ServerState) -> int:
-        """Return the most samples that a device trains on besides its own."""
+        """Return the maximum number of received samples that a device trains on."""
         if self._config.sends_embeddings:
             return 0
         ends = server.slots[SETUP]["edges"].flatten()

@@ -55,7 +55,7 @@ class CFCLConfig(MethodConfig):
     learning_rate: PositiveFloat = 1e-4
     """Adam's learning rate; 1e-3 for USPS."""
     reset_optimizer: bool = False
-    """Whether Adam starts afresh after each aggregation, or else a device keeps its moments."""
+    """Whether Adam starts afresh after each aggregation; if not, a device keeps its moments."""
     margin: PositiveFloat = 1.0
     """m of the triplet loss (ours)."""
     reserve: Literal["kmeans", "random"] = "kmeans"

@@ -109,7 +109,7 @@ class ClientModule(LightningModule):
     def _arguments(
         cls, stored: Mapping[str, Any], path: Path, named: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the arguments of the class, of which a file has config, task and plain values."""
+        """Return the class's arguments; a file gives the config, the task and plain values."""
         known = {key: stored[key] for key in signature(cls).parameters if key in stored}
         own: dict[str, Any] = {**known, **named}
         parsers: dict[str, Callable[[Any], Any]] = {"config": parse_component, "task": Task.parse}

@@ -268,7 +268,7 @@ class CPCFL(Method):
         return "encoder" if self._config.shared_encoder else f"encoder/{n}"
 
     def _is_still(self, server: ServerState) -> bool:
-        """Return whether no encoder is ever trained, by the config or for lack of parameters."""
+        """Return whether the encoder is never trained, by the config or for lack of parameters."""
         return self._config.encoder_epochs == 0 or server.metadata["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:

@@ -60,7 +60,7 @@ class DINOConfig(LocalViewsConfig, FollowedConfig):
 
 
 class SelfDistillation(LocalViews, Followed):
-    """The student, and as its target the teacher."""
+    """The student, and the teacher, which follows it as an EMA."""
 
     representation = "target.encoder"
     config: DINOConfig

@@ -168,7 +168,7 @@ class Lightning(Method):
         return self._config.personal
 
     def fill(self, whole: Callable[[Any], Any], seed: int) -> None:
-        """Have late and lazy layers of a module built that its class names; an object has them."""
+        """Build lazy layers and those of `setup`, unless the module was given as an object."""
         if self._config._object is not None:
             return
         with seeded_everywhere(seed):
@@ -264,7 +264,7 @@ class Lightning(Method):
         return Outcome(up=up, state=found or None, metrics=done.metrics, note=note)
 
     def _on_schedules(self, client: int) -> str:
-        """Return what a client tells of learning-rate schedules; of all clients one suffices."""
+        """Return a note on learning-rate schedules; if all clients take part, only for client 0."""
         partial = self._config.participation < 1
         if self.rounds == 1 or (client > 0 and not partial):
             return ""
@@ -279,7 +279,7 @@ class Lightning(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Return what the strategy makes of the means."""
+        """Apply the strategy to the clients' means, and return the server's next state."""
         slots, strategy = averaged(means), self._strategy
         if SHARED not in means:
             return server.advance(phase, slots)

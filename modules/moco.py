@@ -42,7 +42,7 @@ class MoCoConfig(FollowedConfig):
 
 
 class QueueContrast(Followed):
-    """The query network, as its target the key network, and the queue."""
+    """The query network, the key network, which follows it as an EMA, and the queue of keys."""
 
     config: MoCoConfig
 

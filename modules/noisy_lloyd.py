@@ -64,11 +64,11 @@ class NoisyLloyd:
 
     @property
     def sensitivity(self) -> float:
-        """The norm of a sample's part of the sums: itself, and its count."""
+        """The L2 norm of what one sample adds to the sums: its vector and its weighted count."""
         return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """Return the number of samples of each cluster, which sums count with a weight."""
+        """Return the number of samples of each cluster; the sums hold it times a weight."""
         return {SUMS: (sums[SUMS][SUMS][..., -1] / self._weight).round()} if SUMS in sums else {}
 
     def no_sums(self, clusters: int) -> dict[str, Tensors]:

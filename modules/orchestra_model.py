@@ -90,7 +90,7 @@ class ProjectedEncoder(nn.Module):
 
 
 class GlobalClusters(nn.Module):
-    """Maps representations to unit projections and probabilities of the global clusters."""
+    """Head that maps representations to unit projections and global clusters' probabilities."""
 
     centroids: Tensor
 

@@ -114,6 +114,6 @@ def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits:
 
 
 def _scales(counts: Float64[Tensor, "s k"]) -> Float64[Tensor, "s k"]:
-    """Return square roots of the weights that let small and large clusters count alike."""
+    """Return the square roots of weights by which small and large clusters count equally."""
     share = counts.sum(dim=1, keepdim=True) / counts.shape[1]
     return (share / counts.clamp_min(1)).sqrt().clamp_max(_LARGEST)

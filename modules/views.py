@@ -63,7 +63,7 @@ class OnViews(OnExactSums):
         return model
 
     def _moment_bounds(self) -> dict[str, Bounds]:
-        """Return bounds on what a sample adds to the moments, and what its view pairs add."""
+        """Return bounds on what a sample, and its pairs of views, add to the moments."""
         pairs = len(self._warps) + self._mirrored
         within = {WARPED: Bounds(highest=pairs * (2 * LIMIT) ** 2)}
         return {**super()._moment_bounds(), **(within if pairs else {})}

@@ -86,7 +86,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Keep warnings about the data back within the context: its first reading has told them."""
+    """Silence warnings about the data within the context; its first reading has shown them."""
     logger = logging.getLogger("coterie.datamodules")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -97,7 +97,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _is_of_another_part(argument: str) -> bool:
-    """Return whether an argument concerns another part of a run than its data."""
+    """Return whether an argument belongs to a section of a run's config other than `data`."""
     part = argument.partition("=")[0].lstrip("~").partition(".")[0]
     return part != "data" and part in RunConfig.model_fields
 

@@ -48,7 +48,7 @@ class WorkersConfig(Component):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
-        """Take `cluster=serial`, as training does."""
+        """Accept `cluster=serial`, as training does."""
         return {"backend": given} if isinstance(given, str) else given
 
     def as_cluster(self) -> ClusterConfig:

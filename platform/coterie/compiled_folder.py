@@ -23,7 +23,7 @@ def keep_compiled_private() -> None:
 
 
 def _is_usual(place: Path) -> bool:
-    """Return whether PyTorch has chosen the place itself, as it does when it is imported."""
+    """Return whether this is PyTorch's default folder, which it sets on import."""
     usual = Path(tempfile.gettempdir()).absolute()
     return place.parent == usual and place.name.startswith("torchinductor_")
 

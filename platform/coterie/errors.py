@@ -61,7 +61,7 @@ class StateLostError(RunError):
 
 
 def described(error: BaseException) -> str:
-    """Return the first line of any error's text, printable and short, whatever its class does.
+    """Return the first line of an error's text, printable and short, even if `str` fails on it.
 
     Empty if it has no text or cannot make one.
     """
@@ -85,7 +85,7 @@ def reason(error: BaseException) -> str:
 
 
 def damage(error: BaseException) -> str:
-    """Return what is wrong with a file whose content raised an error, to stand in parentheses.
+    """Return what is wrong with a file, in a few words, from the error that its content raised.
 
     Python's words on values of a wrong type speak of code, not of the file.
     """
@@ -107,7 +107,7 @@ def listed(items: Collection[object]) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Return text without line breaks: a name that has one shall not look like a line."""
+    """Return text without line breaks, so that a name in it cannot pass for another line."""
     return " ".join(text.splitlines())
 
 

@@ -9,7 +9,7 @@ from coterie.contract.phase import Outcome, Slots, fewest
 
 
 class Audit(Stage):
-    """Notes the smallest group of samples in each slot of a client's contribution.
+    """Stage that notes the smallest group of samples in each slot of a client's contribution.
 
     Args:
         method: Says which of its slots are sums over groups.

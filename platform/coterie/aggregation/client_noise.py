@@ -14,7 +14,7 @@ from coterie.contract.phase import Phase
 
 
 class ClientNoise(Stage):
-    """Gives each client a key for its own noise, where the phase declares an ε."""
+    """Stage that gives each client a key for its own noise, if the phase declares an ε."""
 
     name: ClassVar[str] = "client_noise"
 
@@ -37,7 +37,7 @@ class ClientNoise(Stage):
     def noisy(
         self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
-        """Return the integers plus noise that key, purpose and integers determine."""
+        """Return the integers plus noise, derived from the key, the purpose and the integers."""
         if task.data is None:
             return None
         key = hmac.digest(task.data, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")

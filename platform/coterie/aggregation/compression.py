@@ -34,7 +34,7 @@ Updates = dict[str, Tensor]
 
 
 class Compression(Stage):
-    """Replaces each client's update by its compressed and restored form."""
+    """Stage that replaces each client's update by its compressed and restored form."""
 
     name: ClassVar[str] = "compression"
 

@@ -13,7 +13,7 @@ from coterie.errors import ContractError
 
 
 class Limits(Stage):
-    """Refuses values that outgrow the server's own, and weights beyond a client's samples.
+    """Stage that refuses values far above the server's, and weights above a client's samples.
 
     Sums over samples have no scale of their own, and a median outvotes what is out of scale, so
     both are free of `faults.max_growth`. Weights count under `aggregation.rule=weighted` alone,

@@ -22,7 +22,7 @@ class PublicKeys:
 
 
 def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
-    """Return whether the message has public keys of each of these, or any, clients."""
+    """Return whether the message has public keys for each of these clients, or for any if None."""
     return _is_by_client(message, clients) and all(
         isinstance(keys, PublicKeys)
         and _is_bytes(keys.sealing, KEY_BYTES)
@@ -32,7 +32,7 @@ def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
 
 
 def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
-    """Return whether the message has public keys of all clients that key agreement can use.
+    """Return whether the message has public keys of all clients, distinct and usable.
 
     No two are alike: the other clients would refuse a list with such keys.
     """
@@ -43,7 +43,7 @@ def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
 
 
 def are_shares(message: Any, size: int, clients: Collection[int] | None = None) -> bool:
-    """Return whether the message has a share of `size` bytes for each of these, or any, clients."""
+    """Return whether the message has shares of `size` bytes for these clients, or any if None."""
     return _is_by_client(message, clients) and all(
         _is_bytes(share, size) for share in message.values()
     )

@@ -66,7 +66,7 @@ Exchange = Callable[[SecureStep, Mapping[int, Any]], dict[int, Any]]
 
 
 class Masking(Stage):
-    """Masks contributions in the clients' processes, and unmasks only their sum.
+    """Stage that masks contributions in the clients' processes, and unmasks only their sum.
 
     Args:
         method: Says which sums are over groups of samples, for the audit.

@@ -56,7 +56,7 @@ class KeyPair:
 
 
 def is_public_key(key: bytes) -> bool:
-    """Return whether pairs can agree on a key with it: 32 bytes, and not a point of low order."""
+    """Return whether a public key is usable: 32 bytes, and not a point of low order."""
     try:
         KeyPair(bytes(KEY_BYTES)).agree(key, b"")
     except RunError:

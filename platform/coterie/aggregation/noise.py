@@ -75,7 +75,7 @@ class NoiseLedger:
 
 
 class Noise(Stage):
-    """Clips what clients send and adds noise to the sum, or has them train with noise.
+    """Stage that clips what clients send and adds noise to the sum, or has them train with noise.
 
     Args:
         ledger: Key and expenses of the run; the driver alone has them.
@@ -203,7 +203,7 @@ class Noise(Stage):
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """Hide how large the groups are behind sums that carry noise."""
+        """Leave out of the audit how large the groups are behind sums that carry noise."""
         bound: Sensitivity | None = run.data.get(self.name)
         if bound is None or bound.clips:
             return rows
@@ -214,7 +214,7 @@ class Noise(Stage):
         return {"epsilon": self.epsilon(phase)}
 
     def summary(self) -> Mapping[str, float | str]:
-        """Return the ε of all sums, its δ, and what they are for: one client or one sample."""
+        """Return the ε of all noisy sums, its δ, and the unit protected: client or sample."""
         return {"epsilon": self.epsilon(), "delta": self._dp.delta, "unit": self._unit}
 
     def count(self) -> int:

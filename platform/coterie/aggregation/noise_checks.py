@@ -68,7 +68,7 @@ def check_noise(start: Start) -> None:
 
 
 def _check_budget(start: Start) -> None:
-    """Tell which noise a budget needs for all coming rounds, if it has none or too little.
+    """Name the noise multiplier that the budget needs for all rounds, if none or too little is set.
 
     Raises:
         ConfigError: If there is no noise.
@@ -101,7 +101,7 @@ def _check_budget(start: Start) -> None:
 
 
 def _rounded_up(number: float) -> str:
-    """Return a number above 0 with three digits that count, not below it."""
+    """Format a positive number with three significant digits, rounded up."""
     step = 10.0 ** (math.floor(math.log10(number)) - 2)
     return f"{math.ceil(number / step) * step:.4g}"
 
@@ -162,7 +162,7 @@ def sums_a_phase(config: RunConfig) -> int:
 
 
 def _tell_if_drowned(start: Start) -> None:
-    """Warn where a round's noise leaves nothing of the clients' updates."""
+    """Warn if the noise in a round's mean is far larger than a client's update can be."""
     dp, phase = start.config.privacy.dp, next(start.phases())
     assert dp.noise_multiplier is not None  # else `check_noise` refuses
     sizes = [tensor.numel() for slot in phase.up for tensor in start.server.slots[slot].values()]

@@ -1,4 +1,4 @@
-"""Checks that each sample has a gradient of its own in an encoder, before it trains with noise.
+"""Checks that an encoder's per-sample gradients do not mix samples, before private training.
 
 Opacus takes a layer's first axis for the samples. Where it is another one of the same length, or
 where samples meet in the forward pass, a sample is in several "per-sample" gradients, and the clip
@@ -23,7 +23,7 @@ _RANDOM = ("Dropout", "DropPath", "StochasticDepth")
 
 
 def check_own_gradients(encoder: nn.Module, shape: tuple[int, ...]) -> None:
-    """Refuse an encoder in which a sample's gradient is not its own, or that stores samples.
+    """Refuse an encoder whose per-sample gradients mix samples, or that stores samples.
 
     Args:
         encoder: The network as it trains; it stays as it is.
@@ -50,7 +50,7 @@ def check_own_gradients(encoder: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 def sample_hooks(module: nn.Module, reduction: Literal["mean", "sum"]) -> Callable[[], None]:
-    """Have a module's parameters receive `grad_sample`, each sample's gradient, from Opacus' hooks.
+    """Attach Opacus' hooks, which write each sample's gradient to a parameter's `grad_sample`.
 
     Args:
         module: The module; its activations write into new tensors meanwhile, as hooks need it.
@@ -95,7 +95,7 @@ def _trained_once(encoder: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def _gaps(encoder: nn.Module, shape: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Yield how far Opacus' gradients of a parameter are from those of each sample alone."""
+    """Yield the difference of each parameter's gradients by Opacus to those of single samples."""
     probe, alone = _deterministic(encoder), _deterministic(encoder)
     samples = _draw(_SAMPLES, *shape).double()
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from coterie.errors import ConfigError
 
 
 class Rule(Stage):
-    """Weighs contributions as the rule says, or passes them to the server one by one."""
+    """Stage that weighs contributions by the rule, or passes them to the server one by one."""
 
     name: ClassVar[str] = "rule"
 

@@ -26,7 +26,7 @@ Moments = dict[str, dict[str, Tensor]]
 
 
 class ServerOptimizer(Stage):
-    """Takes the server's step from the clients' mean."""
+    """Stage that takes the server's optimiser step from the clients' mean."""
 
     name: ClassVar[str] = "optimizer"
 

@@ -29,7 +29,7 @@ _MOST_PHASES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A run before its first phase.
+    """A run's config, method and clients before its first phase.
 
     Attributes:
         shape: A sample's shape.
@@ -193,7 +193,7 @@ class Sums(Protocol):
 
 @dataclass(frozen=True)
 class Late:
-    """Takes the place of an answer: the process did not answer in time, and was ended."""
+    """Stand-in for the answer of a process that did not answer in time and was ended."""
 
     why: str
 

@@ -237,7 +237,7 @@ def _candidates(folder: Path) -> list[str]:
 
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """Make a folder anew, and remove it if it could not be filled and renamed."""
+    """Create an empty folder; delete it again if it cannot be filled and renamed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

@@ -222,12 +222,12 @@ def load_tensors_file(path: Path) -> dict[Key, Tensor]:
 
 
 def _by_slot(slots: Slots) -> dict[Key, Tensor]:
-    """(slot, name) to tensor."""
+    """Return the tensors of slots by (slot, name)."""
     return {(slot, name): t for slot, tensors in slots.items() for name, t in tensors.items()}
 
 
 def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
-    """(recipient, sender, name) to tensor."""
+    """Return the tensors of undelivered messages by (recipient, sender, name)."""
     return {
         (recipient, sender, name): tensor
         for recipient, messages in sorted(state.peer_messages.items())

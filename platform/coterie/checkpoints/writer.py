@@ -28,7 +28,7 @@ _SPARE = 1 << 20
 
 @dataclass
 class CheckpointWriter:
-    """Writes the checkpoints of a run.
+    """Writer of a run's checkpoints.
 
     A thread writes a snapshot of the state while the next phase runs, which is safe because tensors
     are never changed in place. If a checkpoint cannot be written, the user is warned and the run

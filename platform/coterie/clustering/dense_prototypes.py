@@ -1,4 +1,4 @@
-"""Clusters of prototypes where they lie densely, and outliers, which belong to none."""
+"""Density-based clusters of prototypes (HDBSCAN), with outliers in sparse regions."""
 
 import torch
 from jaxtyping import Float64, Int32
@@ -23,7 +23,7 @@ def dense_clusters(
     scatter: Float64[Tensor, "m"],
     least: int | None = None,
 ) -> dict[str, Tensor]:
-    """Cluster dense prototypes; return the arguments of `networks.prototypes.BoundedPrototypes`.
+    """Cluster prototypes by density; return arguments of `networks.prototypes.BoundedPrototypes`.
 
     HDBSCAN (Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density
     Estimates", 2013) over the prototypes, each of which counts once. It does not see how many

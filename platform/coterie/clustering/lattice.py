@@ -44,12 +44,12 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 
 
 def _pieces(values: Shaped[Tensor, "*shape"]) -> Sequence[Shaped[Tensor, "m"]]:
-    """Return blocks of the values in one row after the other, views where they are contiguous."""
+    """Split the flattened values into blocks, without a copy if they are contiguous."""
     return torch.split(values.reshape(-1), BLOCK)
 
 
 def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """Return small values as integer numbers of steps, without a check of the range."""
+    """Round small values to whole lattice steps, without a check of the range."""
     return (points.double() * UNIT).round()
 
 
@@ -73,7 +73,7 @@ def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n 
 
 
 def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """Return the values of lattice points."""
+    """Convert lattice steps back to values."""
     return steps.double() / UNIT
 
 
@@ -84,7 +84,7 @@ def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[
 
 
 class _Search:
-    """Finds nearest centroids without rounding."""
+    """Search for nearest centroids without rounding errors."""
 
     def __init__(self, centroids: Int[Tensor, "k d"]) -> None:
         self.wide = centroids.double()

@@ -1,4 +1,4 @@
-"""Nearest centroids by products in float32, and for which points that is certain.
+"""Searches nearest centroids in float32, and tells for which points the result is certain.
 
 Matrix products take half the time in float32. A product's rounding errors are bounded, so for most
 points the nearest centroid is certain nevertheless, and wider arithmetic need only decide the rest.
@@ -15,7 +15,7 @@ _SAFETY = 2.0
 def narrow_nearest(
     points: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"], half: Float32[Tensor, "k"]
 ) -> tuple[Int64[Tensor, "n"], Bool[Tensor, "n"]]:
-    """Return each point's nearest centroid, and whether rounding could have chosen it.
+    """Return each point's nearest centroid, and whether rounding could have changed it.
 
     For a point x and a centroid c, ‖c‖²/2 - x·c is computed with an error of at most
     γ(‖c‖²/2 + ‖x‖‖c‖), γ = (d + 2)u / (1 - (d + 2)u) with the unit roundoff u, in any order of the

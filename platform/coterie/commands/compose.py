@@ -214,7 +214,7 @@ def _yaml_names(group: str) -> set[str]:
 
 
 def experiments() -> dict[str, str]:
-    """Return the sentence of every experiment."""
+    """Return a one-sentence description of each experiment, by name."""
     return recipe_names(config_dir() / "experiment")
 
 
@@ -298,7 +298,7 @@ def _check_choice(group: str, choice: str) -> None:
 
 
 def _with_recipe(encoder: str) -> str:
-    """Return an experiment that is called after an encoder, to stand before other choices."""
+    """Return `experiment=concord_ENCODER, ` to put before other choices; "" if there is none."""
     name = f"concord_{encoder}"
     return f"experiment={name}, " if name in _choices_of("experiment") else ""
 

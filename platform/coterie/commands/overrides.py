@@ -60,7 +60,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 
 def _hint(text: str) -> str:
-    """Return what to do about an override that cannot be read."""
+    """Return advice on an override that cannot be read."""
     if text.startswith("-"):
         return "keys have no dashes before them"
     if "=" not in text:
@@ -94,7 +94,7 @@ def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
 
 
 def _mapping(value: str) -> dict[Any, Any]:
-    """Return a mapping that is written as in YAML, as {Höhe: 3}; an empty one if it is none."""
+    """Parse a YAML mapping such as {Höhe: 3}; return {} for any other text."""
     if not value.startswith("{") or "${" in value:
         return {}
     try:

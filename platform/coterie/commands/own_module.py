@@ -179,7 +179,7 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _check_count(own: OwnRun) -> None:
-    """Refuse another number of clients than there are data sets, one for each."""
+    """Refuse a number of clients that differs from the number of given data sets."""
     clients, sets = own.get("clients"), len(own["data"])
     if clients is not None and clients != sets:
         raise ConfigError(
@@ -189,7 +189,7 @@ def _check_count(own: OwnRun) -> None:
 
 
 def _unknown(name: str) -> str:
-    """Return what to give in place of an argument that there is not."""
+    """Return the reason to refuse an unknown argument, with what to give instead."""
     if name in _DECIDED:
         return f"there is no such argument; {_DECIDED[name]}."
     if name in RunConfig.model_fields:
@@ -295,7 +295,7 @@ def _hyperparameters(module: Any) -> dict[str, Any]:
 
 
 def _is_own(name: object, value: Any) -> bool:
-    """Return whether an attribute is plain and public."""
+    """Return whether an attribute is public, and its value plain and finite."""
     odd = isinstance(value, float) and not math.isfinite(value)
     return _is_plain(value) and not odd and not str(name).startswith("_")
 

@@ -92,7 +92,7 @@ def run_command(
 
 
 class _OneLine(logging.Formatter):
-    """Keeps a message on its line, whatever names it has."""
+    """Log formatter that keeps each message on one line, even if a name in it has line breaks."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of logging
         """Return the message without line breaks."""
@@ -152,7 +152,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def _tell_threads() -> None:
-    """Tell of threads for which Python waits, so that a wait for one that never ends is no riddle.
+    """Warn about threads that are still running and that Python waits for before it exits.
 
     They are those of code that a run loads; all of Coterie's end with the run.
     """

@@ -18,7 +18,7 @@ RECIPES = "recipes"
 
 
 def recipe_names(folder: Path) -> dict[str, str]:
-    """Return the sentence of every experiment, by name, sorted."""
+    """Return a one-sentence description of each experiment, by name, sorted."""
     found = {}
     for path in folder.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def recipe_names(folder: Path) -> dict[str, str]:
 
 @cache
 def _sentences(text: str) -> Mapping[str, str]:
-    """Return the sentence of each recipe in a YAML, fast: each command reads all experiments."""
+    """Return the description of each recipe in a YAML text; fast, since each command calls it."""
     cut = f"\n{text}".find(f"\n{RECIPES}:\n")
     recipes = yaml.load(text[cut:], yaml.CSafeLoader)[RECIPES] if cut >= 0 else {}
     return {name: recipe["about"] for name, recipe in recipes.items()}

@@ -1,4 +1,4 @@
-"""Arrow files whose compressed buffers and encoded columns grow within bounds.
+"""Reads Arrow files, and limits how far compressed buffers and encoded columns grow.
 
 An Arrow file states the length of each compressed buffer, and is read by the messages that were
 looked at. A column may then still grow where a value stands once and is referred to by many rows:
@@ -33,7 +33,7 @@ _TEXTS = (
 
 @dataclass
 class ArrowTable:
-    """A table in memory, whose columns are given out if they stay within bounds.
+    """A table in memory that refuses to return columns that grow too much when decoded.
 
     Attributes:
         table: The table.

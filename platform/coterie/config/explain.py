@@ -220,7 +220,7 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
 
 
 def _described(leaf: str, fields: Fields) -> str | None:
-    """Return the method's keys whose descriptions have a Greek letter, if the leaf names one."""
+    """Return the method's keys that are described by the Greek letter which the leaf names."""
     greek = letter(leaf)
     if greek is None:
         return None

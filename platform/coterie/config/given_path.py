@@ -41,7 +41,7 @@ def home() -> Path | None:
 
 
 def checkpoint_in_parts(folder: Path) -> str | None:
-    """Return what to do with a folder that is a sharded Lightning checkpoint; None for others."""
+    """Return advice for a folder that is a sharded Lightning checkpoint; None for other folders."""
     if (folder / ".metadata").is_file():
         kind, command = (
             "FSDP",

@@ -8,7 +8,7 @@ _ROWS_PER_BYTE = 100
 
 
 def most_from(packed: int) -> int:
-    """Return the bytes that `packed` compressed bytes may become: 256 MiB, or a hundredfold."""
+    """Return the size limit for `packed` compressed bytes: a hundredfold, but at least 256 MiB."""
     return max(_FREE, _FACTOR * packed)
 
 

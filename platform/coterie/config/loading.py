@@ -85,7 +85,7 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
 
 def _check_numbers(value: Any, key: str) -> None:
-    """Refuse whole numbers that no file of a run can hold."""
+    """Refuse integers of more than 64 bits, which a run's files cannot hold."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             _check_numbers(inner, f"{key}.{name}".lstrip("."))
@@ -104,7 +104,7 @@ def _source_model(section: object) -> type[Component] | None:
 def load_component(
     model: type[ModelT], values: Mapping[str, Any], prefix: str = "", trust: Collection[str] = ()
 ) -> ModelT:
-    """Validate plain values with a config model that is no section of a run, such as a command's.
+    """Validate plain values with a config model outside a run's config, such as a command's.
 
     Args:
         model: The config model.
@@ -163,7 +163,7 @@ def section_model(name: str, section: object) -> type[Component]:
 
 
 def _remedy(section: str, target: str) -> str:
-    """Return what to do with a class that has no config model, depending on its kind."""
+    """Return advice on a class that has no config model, depending on its kind."""
     kinds = {kind.__name__ for kind in getattr(load_target(target), "__mro__", ())}
     if section == "method" and "LightningModule" in kinds:
         return f"a LightningModule goes in experiment=lightning module={target}"

@@ -1,4 +1,4 @@
-"""Checks the statistics of sizes in a parquet file's footer, at which Arrow ends the process.
+"""Checks the size statistics in a parquet file's footer, since bad ones make Arrow abort.
 
 Arrow's C++ raises an exception for a column whose histograms of levels have another length than
 its schema says, and Python's `RowGroupMetaData.column` lets it through to `std::terminate`. So the
@@ -63,7 +63,7 @@ def _check(footer: "_Footer", schema: Any, number: int) -> None:
 
 
 class _Footer:
-    """Reads Thrift's compact protocol, from the start of a struct on."""
+    """Reader of Thrift's compact protocol, from the start of a struct."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""Parquet files whose columns grow within bounds.
+"""Reads parquet files, and limits how far their columns grow.
 
 A file states the bytes of each column before compression. It does not state those behind the
 encoding: a dictionary, or the value before, may give a long value to every row for no bytes. Where
@@ -48,12 +48,12 @@ class _Leaf(NamedTuple):
     listed: bool
 
     def is_of(self, columns: Sequence[str]) -> bool:
-        """Return whether it is one of these columns, or a part of one."""
+        """Return whether this is one of these columns, or a part of one."""
         return any(self.path == name or self.path.startswith(f"{name}.") for name in columns)
 
 
 class ParquetTable:
-    """A parquet file, of which columns are read that stay within bounds."""
+    """A parquet file that refuses to read columns that grow too much when decoded."""
 
     def __init__(self, source: Any, size: int) -> None:
         """Open a file.
@@ -157,7 +157,7 @@ class ParquetTable:
         return tuple(found)
 
     def _check(self, group: int, columns: Sequence[str]) -> None:
-        """Refuse columns of a row group if these and all that was read before grow too much."""
+        """Refuse columns of a row group if they, with all columns read before, grow too much."""
         with self._lock:
             for leaf in self._leaves:
                 key = (group, leaf)

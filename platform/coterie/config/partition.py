@@ -8,6 +8,6 @@ class PartitionConfig(Component):
 
     @property
     def client_count(self) -> int | None:
-        """The number of clients, by default the key `clients`; None if the data says it."""
+        """The number of clients, by default the key `clients`; None if the data determines it."""
         found = getattr(self, "clients", None)
         return found if isinstance(found, int) else None

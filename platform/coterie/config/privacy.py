@@ -1,4 +1,4 @@
-"""What clients keep to themselves, with any method."""
+"""Config of privacy, for any method: k-anonymity, secure aggregation, differential privacy."""
 
 from typing import Annotated, Literal
 
@@ -72,7 +72,7 @@ class PrivacyConfig(Component):
 
     @property
     def words(self) -> dict[str, str]:
-        """What is on, and how, for the first lines of a run; {} if nothing is."""
+        """The active protections with their settings, for a run's first lines; {} if none."""
         masks = {"secure aggregation": "on"} if self.secure_aggregation else {}
         dp = self.dp
         if dp.clip is None:

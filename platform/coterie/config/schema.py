@@ -84,7 +84,7 @@ class ClusterConfig(Component):
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""
     client_resources: Mapping[str, PositiveFloat] = {}
-    """For node-local data: the amount that each client takes of the Ray resource that has its name;
+    """For node-local data: how much of the Ray resource of the same name each client takes;
     {site_a: 1} places client site_a on a node with the resource site_a."""
     vmap_clients: PositiveInt = 32
     """Clients that `executor=vmap` trains as one model; a process holds all of them in memory."""
@@ -243,7 +243,7 @@ class CheckpointConfig(Component):
         return not _LOWER.isdisjoint(words)
 
     def judges_as(self, stored: Mapping[str, Any]) -> bool:
-        """Return whether a stored run's config has the same measure of the best checkpoint."""
+        """Return whether a stored config judges the best checkpoint by the same metric and mode."""
         then = stored.get("checkpoint")
         wanted = self.model_dump(include={"best", "best_mode"})
         return isinstance(then, Mapping) and wanted.items() <= then.items()

@@ -1,4 +1,4 @@
-"""Words of other libraries, and what they are called here."""
+"""Terms of other libraries, and the names that Coterie has for them."""
 
 from collections.abc import Collection
 
@@ -98,15 +98,15 @@ _GREEK = {
 
 
 def meant(word: str, options: Collection[str]) -> str | None:
-    """Return the first of the options that a word of another library means; None without."""
+    """Return the first option that a term of another library stands for; None if there is none."""
     return next((option for option in _MEANT.get(word, ()) if option in options), None)
 
 
 def letter(word: str) -> str | None:
-    """Return the Greek letter that a word stands for; None without."""
+    """Return the Greek letter that a word stands for; None if there is none."""
     return _GREEK.get(word.lower())
 
 
 def told(word: str) -> str | None:
-    """Return what to choose for a word that is a key of something else; None without."""
+    """Return advice for a key that only another choice has, such as `lr`; None if there is none."""
     return _TOLD.get(word)

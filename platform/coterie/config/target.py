@@ -90,7 +90,7 @@ def check_arguments(
 
 
 def _numbers(kind: Any) -> list[str]:
-    """Return the arguments of a class or function that are annotated as numbers alone."""
+    """Return the arguments of a class or function whose annotations allow only numbers."""
     try:
         hints = get_type_hints(kind if inspect.isroutine(kind) else kind.__init__)
     except Exception:  # noqa: BLE001 - annotations may name what only type checkers know

@@ -96,7 +96,7 @@ def packages_in(given: Any) -> set[str]:
 
 
 def _with_arguments(key: str) -> bool:
-    """Return whether a config may call what this key names with arguments of its choice."""
+    """Return whether a config may call the class under this key with any arguments."""
     return key.startswith(_LOGGERS) or _is_module(key)
 
 
@@ -132,7 +132,7 @@ def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]
 
 
 def _at(values: Any, key: str) -> Any:
-    """Return the value at a dotted key of nested values; None without one."""
+    """Return the value at a dotted key of nested values; None if it is missing."""
     for part in key.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values

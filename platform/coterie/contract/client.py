@@ -147,7 +147,7 @@ class Fit:
 
 
 class LocalTrainer(Protocol):
-    """Trains a LightningModule on a client's data: Lightning's Trainer or the bare executor."""
+    """Interface for training a LightningModule on a client's data, with or without a Trainer."""
 
     def fit(self, module: LightningModule, batches: "Batches", seed: int) -> Fit:
         """Train in place; `seed` sets the global generators during training."""

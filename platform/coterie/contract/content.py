@@ -46,7 +46,7 @@ def contents_digest(samples: Samples | None) -> str:
 
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Return a digest of arrays, of which it reads as much as `contents_digest`; "" of none."""
+    """Return a digest of arrays, from as many values as `contents_digest` reads; "" if none."""
     kept = [_of_array(array) for array in arrays]
     return digest(" ".join(kept).encode()) if kept else ""
 
@@ -65,7 +65,7 @@ def _head(samples: Samples) -> bytes:
 
 
 def labels_digest(labels: Indices | None) -> str:
-    """Return a digest of labels; "" without labels."""
+    """Return a digest of labels; "" if there are none."""
     return "" if labels is None else digest(labels)
 
 

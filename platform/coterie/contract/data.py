@@ -158,7 +158,7 @@ class KnowsGroups(Protocol):
 
 
 class Partition(Protocol):
-    """Distributes a data set's rows over clients."""
+    """Interface for distributing a data set's rows over clients."""
 
     def split(self, data: DataArrays, seed: int) -> Sequence[Indices]:
         """Return each client's rows, sorted, as a function of data and seed.

@@ -125,7 +125,7 @@ def _open_again(rebuild: Callable[[], tuple[Source, ...]]) -> LoaderSamples:
 def loader_of(
     source: Source, rows: Indices, seed: int, *, ordered: bool = False, joins_last: bool = False
 ) -> Any:
-    """Return a loader like the user's own of a client's rows.
+    """Return a loader with the user's settings, limited to a client's rows.
 
     Args:
         source: The data set.
@@ -229,7 +229,7 @@ class _RestrictedBatches(Sampler[list[int]]):
 
 
 class _JoinedBatches(BatchSampler):
-    """Batches of which the last, if it has one row, joins the one before it."""
+    """Batches in which a last batch of one row is joined to the one before it."""
 
     def __iter__(self) -> Iterator[list[int]]:
         before: list[int] = []
@@ -242,7 +242,7 @@ class _JoinedBatches(BatchSampler):
             yield before
 
     def __len__(self) -> int:
-        """Return the number of batches of a sampler that leaves one row over."""
+        """Return the number of batches if the last of them has one row and is joined."""
         return super().__len__() - 1
 
 
@@ -269,7 +269,7 @@ def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
 
 
 def _given(value: Any, stage: str = "") -> Any:
-    """Return the value; at module level, so that a hook made of it can be pickled."""
+    """Return the value; a module-level function, so that hooks made from it can be pickled."""
     return value
 
 

@@ -131,7 +131,7 @@ class Method(Protocol):
     rounds: int
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Give a subclass without a `Config` one of its own, which names the subclass."""
+        """Give a subclass without a `Config` a new one, whose target is the subclass."""
         super().__init_subclass__(**given)
         inherited = getattr(cls, "Config", None)
         if inherited is not None and "Config" not in vars(cls):
@@ -157,7 +157,7 @@ class Method(Protocol):
         return {slot: server.slots[slot] for slot in phase.down}
 
     def measured(self, server: ServerState) -> Mapping[str, float]:
-        """Return what the server measured in the phase that led to this state, by default nothing.
+        """Return the server's measurements of the phase that led to this state; by default none.
 
         A name that clients send too, such as `loss`, has the server's value.
         """
@@ -202,7 +202,7 @@ class TrainsModule(Protocol):
     """A method whose clients train a LightningModule."""
 
     def build(self) -> LightningModule:
-        """Build the module, initialised from the global generator; of stages, the first one's."""
+        """Build the module, or that of the first stage, initialised from the global generator."""
         ...
 
 

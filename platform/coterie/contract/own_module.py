@@ -102,7 +102,7 @@ class FederatesModule(Protocol):
         ...
 
     def fill(self, whole: Callable[[Any], Any], seed: int) -> None:
-        """Have the module's late and lazy layers built, if it has any that are not.
+        """Build the module's lazy layers and those that `setup` builds, if they are missing.
 
         Args:
             whole: Takes a module and returns it, or a copy with these layers.
@@ -153,7 +153,7 @@ def several_devices(arguments: Mapping[str, Any]) -> bool:
 
 
 def own_base(value: object, name: str = "LightningModule") -> type | None:
-    """Return the base class of this name, from either Lightning package, that an object has."""
+    """Return an object's base class of this name, from either Lightning package, or None."""
     found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
     return found[-1] if found else None
 
@@ -164,7 +164,7 @@ def has_step(module: object, hook: str) -> bool:
 
 
 def layers_like(pattern: str, names: Sequence[str]) -> str:
-    """Return what to give in place of a pattern that fits none of a module's layers."""
+    """Suggest what to give in place of a pattern that matches none of a module's layers."""
     tops = list(dict.fromkeys(f"{name.partition('.')[0]}.*" for name in names))
     if any(fnmatchcase(name, f"{pattern}.*") for name in names):
         return f"give {pattern}.*."

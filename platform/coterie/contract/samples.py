@@ -74,11 +74,11 @@ class StreamedSamples:
         return found if np.array_equal(where, np.arange(len(rows))) else found[where]
 
     def arrays(self) -> Iterator[NDArray[Any]]:
-        """Return the arrays in memory that the samples are made of; none, as they are in files."""
+        """Return the samples' arrays in memory: none here, since the samples are in files."""
         yield from ()
 
     def held_out(self) -> Iterator[NDArray[Any]]:
-        """Return the arrays in memory of what is held out for validation and tests; none here."""
+        """Return the arrays in memory of validation and test data: none here."""
         yield from ()
 
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:

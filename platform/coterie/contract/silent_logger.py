@@ -6,7 +6,7 @@ from lightning.pytorch.loggers import Logger
 
 
 class SilentLogger(Logger):
-    """Takes whatever a module gives its logger, and keeps nothing.
+    """A logger that accepts everything that a module logs, and discards it.
 
     What a client draws would leave it; `self.log` is how numbers do.
 
@@ -21,34 +21,34 @@ class SilentLogger(Logger):
 
     @property
     def name(self) -> str:
-        """The name that Lightning asks of a logger."""
+        """The name that Lightning requires of a logger."""
         return "none"
 
     @property
     def version(self) -> int:
-        """The version that Lightning asks of a logger."""
+        """The version that Lightning requires of a logger."""
         return 0
 
     @property
     def experiment(self) -> "_Nothing":
-        """What stands for TensorBoard's writer or W&B's run."""
+        """A stand-in for TensorBoard's writer or W&B's run."""
         return _Nothing(self)
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Leave out the numbers, which the run has from the Trainer."""
+        """Discard the metrics; the run takes them from the Trainer."""
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Leave out the hyperparameters, which the run's config has."""
+        """Discard the hyperparameters; the run's config has them."""
 
     def __getattr__(self, name: str) -> Any:
-        """Take any other method of a logger, such as `log_image`."""
+        """Accept any other method of a logger, such as `log_image`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return _Nothing(self)
 
 
 class _Nothing:
-    """Takes every call of every name, and tells its logger."""
+    """Stand-in that accepts any call, and marks its logger as used."""
 
     def __init__(self, logger: SilentLogger) -> None:
         self._logger = logger
@@ -72,4 +72,4 @@ class _Nothing:
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Leave out the value."""
+        """Discard the value."""

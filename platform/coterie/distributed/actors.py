@@ -95,7 +95,7 @@ class StoredWorkload:
 
 
 class ClientActor:
-    """Runs clients on its share of CPUs and GPUs, one after the other.
+    """Ray actor that runs clients on its share of CPUs and GPUs, one after the other.
 
     Args:
         memory_fraction: Share of the GPU's memory that this process stays below, or None.
@@ -187,7 +187,7 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
 
 
 def _check_files() -> None:
-    """End this process if clients' code has left open nearly all the files that it may open.
+    """End this process if clients' code has left open nearly as many files as are allowed.
 
     Ray would wait for ever for what it cannot open; another process runs the tasks again.
     """
@@ -210,4 +210,4 @@ def _resolve(handle: Handle) -> Packed:
 
 
 def _never() -> None:
-    """Never stop: the driver kills an actor that has to stop."""
+    """Return without stopping: the driver kills an actor that has to stop."""

@@ -53,7 +53,7 @@ _NOT_PLACED = "its node did not start a replacement of its process in time"
 
 
 class RayBackend:
-    """Runs clients on actors of a Ray cluster.
+    """Backend that runs clients on the actors of a Ray cluster.
 
     Args:
         stop: Called several times a second; raises when the run has to stop.
@@ -145,17 +145,17 @@ class RayBackend:
         yield from self._resubmit(calls, call, without=culprit)
 
     def _end_all(self, calls: Iterable[Call]) -> None:
-        """Replace the actors of abandoned calls, behind which other calls would queue."""
+        """Replace the actors of abandoned calls, since new calls would queue behind these."""
         for actor in {call.actor: None for call in calls}:
             self.fleet.replace(actor)
 
     def _look(self) -> None:
-        """Check the cluster's nodes, and move client states off nodes that are about to go."""
+        """Check the cluster's nodes, and move client states off nodes that are being drained."""
         self.fleet.look()
         self._leave(self.fleet.leaving)
 
     def _fit(self, request: PhaseRequest) -> None:
-        """Adapt to the cluster before a phase, but not before it runs failed tasks again."""
+        """Adapt the actors to the cluster before a phase, but not before failed tasks run again."""
         phase = request.phase.stage, request.phase.round, request.phase.step, request.phase.name
         if phase != self._phase:
             self._phase = phase
@@ -190,7 +190,7 @@ class RayBackend:
         return answers
 
     def _until(self, call: int, calls: Collection[int]) -> float:
-        """Return the deadline of an answer: each client of the actor has the time of a task."""
+        """Return the deadline of an answer: a task's time limit for each of the actor's clients."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return math.inf

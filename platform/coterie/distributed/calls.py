@@ -77,7 +77,7 @@ class Call:
 
 
 class Deaths:
-    """The actors that died in a phase, and the clients in whose tasks they did.
+    """The actors that died in a phase, and the clients whose tasks they were running.
 
     Attributes:
         unexplained: Deaths for which no client is to blame.
@@ -112,7 +112,7 @@ def pack_longest_first(tasks: Sequence[ClientTask], actors: int) -> list[tuple[C
 
 
 def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
-    """Yield the ready streams, but for each actor only that of the call which it runs first.
+    """Yield the ready streams, but for each actor only the stream of its first call.
 
     Calls that replace a lost actor's wait behind its own: if it dies, the first was under way.
     """

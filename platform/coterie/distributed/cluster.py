@@ -136,7 +136,7 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
 
 @contextmanager
 def _asked_once() -> Iterator[None]:
-    """Have Ray ask for a control process once, for half a minute, and not twenty times."""
+    """Have Ray look for a control process only once (half a minute), not twenty times."""
     constants: Any = ray._private.ray_constants
     before = constants.NUM_REDIS_GET_RETRIES
     constants.NUM_REDIS_GET_RETRIES = 1
@@ -160,7 +160,7 @@ def disconnect() -> None:
 
 
 def _unblock(local: LocalRay, over: threading.Event) -> None:
-    """Kill what stands still of a local Ray while this process leaves it: it would wait for it."""
+    """Kill stopped processes of a local Ray during a disconnect, which would wait for them."""
     while not over.wait(_PATIENCE_S):
         local.end_stopped()
 

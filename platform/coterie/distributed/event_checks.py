@@ -1,4 +1,4 @@
-"""Checks an actor's events where they arrive: an actor speaks of its own call and clients alone."""
+"""Checks an actor's events on arrival: they may concern only its own call and clients."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

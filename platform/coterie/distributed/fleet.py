@@ -202,7 +202,7 @@ class Fleet:
         self.actors = [actor for actor in self.actors if actor not in self.joining]
 
     def _take_in(self) -> None:
-        """Let actors that are ready take part from now on."""
+        """Add the actors that have become ready to those in use."""
         if not self.joining:
             return
         ready, _ = ray.wait(list(self.joining.values()), num_returns=len(self.joining), timeout=0)

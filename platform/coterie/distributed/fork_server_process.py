@@ -131,7 +131,7 @@ def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
 
 
 def _end_group(process: int) -> None:
-    """Kill what a worker has forked, before its id is free again.
+    """Kill a worker's process group, before its id can be used again.
 
     Copies of its connections would stay open there, and Ray would not notice that it has ended.
     """
@@ -149,7 +149,7 @@ def _tell_of_deaths() -> int:
 
 
 def _end_children() -> None:
-    """Kill all children of this process, and those that become such by it."""
+    """Kill all children of this process, and the orphans that become its children meanwhile."""
     ending = time.monotonic() + _PATIENCE_S
     while time.monotonic() < ending:
         for child in _children():
@@ -174,7 +174,7 @@ def _children() -> list[int]:
 
 
 def _bury_orphans(workers: set[int]) -> None:
-    """Take note of orphans that have ended, as no other process would."""
+    """Reap orphans that have ended, since no other process does."""
     with contextlib.suppress(ChildProcessError):
         ask = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while (dead := os.waitid(os.P_ALL, 0, ask)) is not None and dead.si_pid not in workers:
@@ -224,7 +224,7 @@ def _received(asking: socket.socket, streams: list[int]) -> bytes:
 
 
 def _answer(asking: socket.socket) -> None:
-    """Report this worker, or end it if Ray has ended the process that asked for it."""
+    """Confirm that this worker runs, or end it if Ray has ended the process that asked for it."""
     try:
         asking.send(b"1")
     except OSError:

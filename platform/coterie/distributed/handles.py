@@ -1,4 +1,4 @@
-"""Handles to objects that actors made, which are moved off a node before it goes."""
+"""Handles to objects that actors made; objects are moved off a node before it is removed."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Stored:
 
 
 class Keeper:
-    """Tracks the handles in use to objects that actors made, which lie on the actors' nodes."""
+    """Registry of the handles in use to objects that actors made and that lie on their nodes."""
 
     def __init__(self) -> None:
         self._made: WeakSet[Stored] = WeakSet()
@@ -48,7 +48,7 @@ class Keeper:
         return moved
 
     def _move(self, stored: Stored) -> bool:
-        """Move one object; if it is lost, whoever reads it will notice."""
+        """Move an object to the driver's node, and return whether it still existed."""
         try:
             stored.reference = ray.put(ray.get(stored.reference))
         except (ObjectLostError, RayActorError):

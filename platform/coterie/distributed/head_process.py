@@ -73,7 +73,7 @@ def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> 
 
 
 def _end_anyway(folder: SessionFolder, others: list[int]) -> None:
-    """End Ray's processes if they do not end in time, such as stopped ones, and this one."""
+    """Kill those of Ray's processes that do not end in time, such as stopped ones, and exit."""
     time.sleep(_END_S)
     _kill_session()
     folder.close()
@@ -82,7 +82,7 @@ def _end_anyway(folder: SessionFolder, others: list[int]) -> None:
 
 
 def _kill_session() -> None:
-    """Kill Ray's processes; those whose parent ends first would try for a minute to reach Ray."""
+    """Kill Ray's processes; one that outlives its parent would try for a minute to reach Ray."""
     own = os.getpid()
     for pid in (int(process.name) for process in Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError):  # it has ended

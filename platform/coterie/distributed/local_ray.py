@@ -89,12 +89,12 @@ class LocalRay:
 
     @property
     def killed(self) -> bool:
-        """Whether the process that keeps Ray was killed, so that Ray runs without it."""
+        """Whether the process that supervises Ray was killed, so that Ray runs without it."""
         return (self.process.poll() or 0) < 0
 
     @property
     def ended(self) -> str:
-        """Which of Ray's own processes has ended since it was ready; "" if none has."""
+        """The name of a process of Ray's that has ended since Ray was ready; "" if none has."""
         if self.address is None or not _PROCESSES.is_dir():
             return ""
         running = {name for _, name, state in self._children() if state != "Z"}
@@ -112,19 +112,19 @@ class LocalRay:
             LocalRay.running = None
 
     def end_control(self) -> None:
-        """Kill the control process if it stands still: the end of the connection waits for it."""
+        """Kill the control process, which is stopped: a disconnect would wait for it."""
         for pid, name, _ in self._children():
             if name == "gcs_server":
                 os.kill(pid, signal.SIGKILL)
 
     def end_stopped(self) -> None:
-        """Kill Ray's own processes that stand still (SIGSTOP): who leaves Ray waits for them."""
+        """Kill Ray's stopped processes (SIGSTOP): a disconnect would wait for them."""
         for pid, _, state in self._children():
             if state == _STOPPED:
                 os.kill(pid, signal.SIGKILL)
 
     def end_too(self, pid: int) -> None:
-        """Have Ray's process kill another process if that does not end with this one."""
+        """Have Ray's supervising process kill another process that does not end with this one."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # Ray has ended
             self.process.stdin.write(b"%d\n" % pid)
@@ -154,7 +154,7 @@ class LocalRay:
         )
 
     def _wait_for(self, output: IO[bytes], seconds: float) -> None:
-        """Wait for Ray's answer, and watch Ray's processes, whose death its starter cannot see."""
+        """Wait for Ray's answer, and check its processes, whose end Ray's start does not notice."""
         ending = time.monotonic() + seconds
         while not select.select([output], [], [], _LOOK_S)[0]:
             if ended := [name for _, name, state in self._children() if state == "Z"]:
@@ -177,7 +177,7 @@ class LocalRay:
                 yield process.pid, process.name, process.state
 
     def _processes(self) -> Iterator[_Process]:
-        """Yield all processes of Ray but its workers, that which keeps it too: its session."""
+        """Yield the processes in Ray's session: the supervising one too, but not the workers."""
         for found in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
                 name, _, rest = (found / "stat").read_text().partition("(")[2].rpartition(")")
@@ -198,7 +198,7 @@ class LocalRay:
         self.end()
 
     def _end_if_stopped(self) -> None:
-        """Kill all of Ray if the process that keeps it stands still, and so could not end it."""
+        """Kill all of Ray if the process that supervises it is stopped, and so cannot end it."""
         if self.process.poll() is not None:
             return  # another process may have its number
         if any(p.pid == self.process.pid and p.state == _STOPPED for p in self._processes()):

@@ -32,7 +32,7 @@ _AGAIN_S = 5.0
 
 
 class RunMetrics(RunCallback):
-    """Sets a run's metrics in the driver, and Ray's agent on the driver's node exports them.
+    """A run's metrics, which the driver sets and Ray's agent on the driver's node exports.
 
     Totals are gauges, so that a total of 0 has a series too. A thread sets all of them again every
     few seconds until `close`, as long as a round may take.

@@ -1,4 +1,4 @@
-"""The cluster's nodes: which are about to go, whether more can come, and where an actor is."""
+"""The cluster's nodes: which are being drained, whether more can be added, and an actor's node."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ _NAMELESS = "node_"
 
 
 def live_nodes() -> list[dict[str, float]]:
-    """Return the resources of each node that is not about to go."""
+    """Return the resources of each live node that is not being drained."""
     gone = leaving()
     return [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in gone]
 

@@ -84,7 +84,7 @@ def _count(cluster: ClusterConfig, gpus: float) -> int:
 
 @dataclass
 class RunResources:
-    """Reserves CPUs and GPUs for whole runs, separately for each place.
+    """Reservations of CPUs and GPUs for whole runs, separately for each place.
 
     A Ray cluster assigns GPUs itself. On this machine every run would use the first GPU, so each
     is given GPUs of its own.

@@ -86,7 +86,7 @@ def working_folder() -> Iterator[Path]:
 
 
 def new_folder() -> Path:
-    """Make a folder whose socket `SOCKET` tells that it is in use.
+    """Make a folder; a socket `SOCKET` in it will mark it as in use.
 
     Raises:
         RunError: As for `SessionFolder`.
@@ -147,7 +147,7 @@ def _root() -> Path:
 
 
 def _unknown_ids() -> list[int]:
-    """Return the id under which a container sees all users that it does not map, such as root."""
+    """Return the id that a container shows for all users that it does not map, such as root."""
     known = Path("/proc/self/uid_map")
     if not known.is_file() or known.read_text().split() == _EVERYBODY:
         return []

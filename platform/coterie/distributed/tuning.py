@@ -66,7 +66,7 @@ class Trial(Protocol):
 
 
 class Listener(Protocol):
-    """Receives news of the trials by their names."""
+    """Receiver of news of the trials, which it knows by their names."""
 
     def started(self, name: str) -> None:
         """Note that a trial has started."""
@@ -144,7 +144,7 @@ def run_trials(
 
 
 class _Followed(tune.Trainable):  # type: ignore[misc]
-    """A trial in Ray Tune's terms, with one report per step."""
+    """A trial as Ray Tune's `Trainable`, with one report per step."""
 
     def setup(self, config: Mapping[str, Any], begin: Callable[[str], Trial]) -> None:
         self._trial = begin(config["trial"])
@@ -159,7 +159,7 @@ class _Followed(tune.Trainable):  # type: ignore[misc]
 
 
 class _Told(tune.Callback):  # type: ignore[misc]
-    """Passes Ray Tune's callbacks on to a listener."""
+    """Ray Tune callback that passes its events on to a listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -187,7 +187,7 @@ class _Told(tune.Callback):  # type: ignore[misc]
 def _asha(
     grace: int, reduction: float, mode: str, history: Mapping[str, Sequence[Report]]
 ) -> ASHAScheduler:
-    """Return an ASHA scheduler that knows earlier reports of the trials."""
+    """Return an ASHA scheduler that has already received the trials' earlier reports."""
     asha = ASHAScheduler(
         time_attr=_ROUND,
         metric=_VALUE,

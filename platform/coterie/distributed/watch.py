@@ -24,7 +24,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 class ClusterWatch:
-    """Checks at most once a second that the cluster's control process answers.
+    """Watcher that checks at most once a second that the cluster's control process answers.
 
     Args:
         stop: Called in each check; raises when the run has to stop.
@@ -82,7 +82,7 @@ class ClusterWatch:
 
 
 def _ask(address: str) -> None:
-    """Have the control process answer: the system itself accepts connections to a stopped one.
+    """Require an answer from the control process, since a stopped one still accepts connections.
 
     Raises:
         OSError: If it does not; a TimeoutError if it is there, or its machine is gone.

@@ -38,7 +38,7 @@ _LEAST_LABELS = 2
 
 @dataclass
 class Evaluator(Scorer):
-    """Scores the server states of one run on all its data.
+    """Scorer of one run's server states on all its data.
 
     Attributes:
         data: The data set with its labels, which are used nowhere else.

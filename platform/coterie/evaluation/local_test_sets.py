@@ -22,7 +22,7 @@ from coterie.execution.predictor import Chunk, join
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTestEvaluator:
-    """Scores every client's model on the client's own test set."""
+    """Scorer of every client's model on the client's own test set."""
 
     backend: Backend
     rows: Sequence[Indices]

@@ -30,7 +30,7 @@ _HOOKS = {"validate": "validation_step", "test": "test_step"}
 
 @dataclass
 class ModuleScorer(Scorer):
-    """Runs `validation_step` between rounds, and `test_step` at the end too.
+    """Scorer that runs a module's `validation_step` between rounds, and `test_step` at the end too.
 
     Attributes:
         tracker: Has the loggers, of which the module gets one as `self.logger`.

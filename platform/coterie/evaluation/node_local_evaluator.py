@@ -18,7 +18,7 @@ from coterie.execution.packing import pack_server
 
 @dataclass
 class NodeLocalEvaluator(Scorer):
-    """Scores server states by the sum of the clients' contingency tables.
+    """Scorer of server states by the sum of the clients' contingency tables.
 
     No samples, embeddings or assignments leave a client, so there are no probes, no k-means and no
     figure of the embedding; a model without clusters has no score.

@@ -51,7 +51,7 @@ _SHOWN = 10
 
 
 class Scorer(Protocol):
-    """Scores server states.
+    """Interface of the evaluators, which score server states.
 
     Attributes:
         sent: Bytes sent for evaluation so far; the recorder adds them to the ledger.
@@ -82,7 +82,7 @@ class Scorer(Protocol):
 
 
 def own_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Return what the user's own metrics gave, in a line; "" without any."""
+    """Return the values of the user's own metrics in one line; "" if there are none."""
     return ", ".join(f"custom/{name}={value:.6g}" for name, value in metrics.get(OWN, {}).items())
 
 
@@ -100,7 +100,7 @@ def sizes_in_words(assignments: NDArray[np.int64] | None) -> str:
 
 
 def found_in_words(metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the number of clusters that a method has found itself, in a sentence; "" without."""
+    """Return a sentence on the number of clusters that a method has found itself, or ""."""
     number = metrics.get(FOUND, {}).get("number")
     if number is None:
         return ""

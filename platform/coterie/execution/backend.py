@@ -42,7 +42,7 @@ class Workload:
 
 
 class Backend(Protocol):
-    """Runs tasks and predictions; every backend gives the same results."""
+    """Interface for running tasks and predictions; every backend gives the same results."""
 
     name: str
 

@@ -32,7 +32,7 @@ from coterie.execution.without_trainer import (
 
 @dataclass(frozen=True, kw_only=True)
 class BareTrainer(Engine):
-    """Trains a LightningModule without a Trainer."""
+    """Executor that trains a LightningModule without a Trainer."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train the module in place; see `LocalTrainer`.

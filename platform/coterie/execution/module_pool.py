@@ -53,7 +53,7 @@ class _Built:
 
 
 class ModulePool:
-    """Builds the module of each key once per process and resets it for every task.
+    """Pool that builds the module of each key once per process and resets it for every task.
 
     Args:
         seed: Of the initial values.

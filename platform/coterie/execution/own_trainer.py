@@ -69,7 +69,7 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
 
 @contextmanager
 def _unmonitored_told(plan: Training) -> Iterator[None]:
-    """Name the remedy where a callback or scheduler watches a metric of validation data."""
+    """Explain the remedy if a callback or scheduler monitors a metric of validation data."""
     try:
         yield
     except Exception as error:
@@ -183,7 +183,7 @@ class _EnoughError(Exception):
 
 
 class _BeforeTheFirstStep(Callback):
-    """Ends the training as soon as every parameter has a shape and a gradient."""
+    """Callback that ends the training as soon as every parameter has a shape and a gradient."""
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         raise _EnoughError
@@ -203,7 +203,7 @@ class _Blank:
 
 
 def materialised(module: Any, source: Callable[[], Source]) -> Any:
-    """Return a module with its lazy parameters, and the layers that `setup` builds, in place.
+    """Return a module whose lazy parameters, and layers from `setup`, have been built.
 
     Args:
         module: A LightningModule.
@@ -230,7 +230,7 @@ def materialised(module: Any, source: Callable[[], Source]) -> Any:
 
 
 class _Follow(Callback):
-    """Counts steps and epochs, ends the round's training, and keeps the optimisers' state."""
+    """Callback that counts steps and epochs, ends the round, and keeps the optimisers' state."""
 
     def __init__(self, engine: LightningTrainer, plan: Training, work: float) -> None:
         self._stop, self._work, self._keep, self._kept = engine.stop, work, plan.keep, plan.kept

@@ -70,7 +70,7 @@ def join(parts: Iterable[Prediction]) -> Prediction:
 
 @dataclass(kw_only=True)
 class ChunkPredictor:
-    """Predicts chunks in one process, and keeps the last model that it built.
+    """Predictor of chunks in one process, which keeps the last model that it built.
 
     Attributes:
         method: Builds the model from a server state.

@@ -16,7 +16,7 @@ from coterie.execution.predictor import Chunk
 
 
 class SerialBackend:
-    """Runs one client after the other in this process.
+    """Backend that runs one client after the other in this process.
 
     Args:
         workload: What to run.

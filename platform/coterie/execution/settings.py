@@ -60,7 +60,7 @@ def apply_settings(values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Restore all settings behind the body, however it ends."""
+    """Restore all settings after the body, even if it raises."""
     before = all_settings()
     try:
         yield
@@ -144,7 +144,7 @@ def _set_folder(folder: str | None) -> None:
 
 
 def _raising() -> tuple[Any, ...]:
-    """Return the filters that turn warnings into errors; those of libraries may come and go."""
+    """Return the warning filters that raise errors; libraries may add and remove other filters."""
     return tuple(found for found in warnings.filters if found[0] == "error")
 
 

@@ -28,12 +28,12 @@ _HOOKS: tuple[dict[int, Any], ...] = tuple(
 
 
 def function_modes() -> tuple[Any, ...]:
-    """Return the function modes that have been entered, but for the default device's."""
+    """Return the active function modes, except the default device's."""
     return tuple(mode for mode in _entered() if not isinstance(mode, DeviceContext))
 
 
 def set_function_modes(wanted: tuple[Any, ...]) -> None:
-    """Leave the function modes that are not among these."""
+    """Exit the function modes that are not among these."""
     every = _entered()
     for _ in every:
         _core._pop_torch_function_stack()
@@ -47,23 +47,23 @@ def _entered() -> list[Any]:
 
 
 def dispatch_modes() -> int:
-    """Return how many dispatch modes have been entered."""
+    """Return the number of active dispatch modes."""
     return len(_get_current_dispatch_mode_stack())
 
 
 def set_dispatch_modes(wanted: int) -> None:
-    """Leave the last dispatch modes until so many are left."""
+    """Exit the innermost dispatch modes until this number is left."""
     while dispatch_modes() > wanted:
         _core._pop_torch_dispatch_stack(None)
 
 
 def saved_tensor_hooks() -> Any:
-    """Return the hooks that pack and unpack what the backward pass needs; None without."""
+    """Return the innermost pair of hooks on saved tensors; None if there is none."""
     return _autograd._top_saved_tensors_default_hooks(True)
 
 
 def set_saved_tensor_hooks(wanted: Any) -> None:
-    """Remove the last such hooks until these are left."""
+    """Remove the innermost hooks on saved tensors until these are the innermost."""
     while (found := saved_tensor_hooks()) is not None and found != wanted:
         _autograd._pop_saved_tensors_default_hooks()
 
@@ -74,7 +74,7 @@ def global_hooks() -> tuple[tuple[tuple[int, Any], ...], ...]:
 
 
 def set_global_hooks(wanted: tuple[tuple[tuple[int, Any], ...], ...]) -> None:
-    """Leave these hooks alone, of each kind."""
+    """Remove all global hooks of each kind except these."""
     for hooks, own in zip(_HOOKS, wanted, strict=True):
         hooks.clear()
         hooks.update(own)

@@ -23,7 +23,7 @@ from coterie.execution.vmap_trainer import VmapTrainer
 
 
 class _Watch(Callback):
-    """Counts steps, and lets the run stop between them."""
+    """Callback that counts steps, and lets the run stop between them."""
 
     def __init__(self, meter: Meter, stop: Stop) -> None:
         self._meter, self._stop = meter, stop

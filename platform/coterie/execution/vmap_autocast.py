@@ -25,7 +25,7 @@ _NORMS = frozenset({functional.batch_norm, functional.instance_norm, functional.
 
 
 class VmapAutocast(TorchFunctionMode):
-    """Gives convolutions and matrix products narrow operands where autocast is enabled.
+    """Mode that gives convolutions and matrix products narrow operands if autocast is enabled.
 
     PyTorch applies autocast below `vmap`'s own dispatch, which `vmap` skips. This works above it,
     on the calls of `torch` themselves, so losses that disable autocast stay in float32. What

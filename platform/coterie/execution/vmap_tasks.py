@@ -23,7 +23,7 @@ TakeTask = Callable[[ClientTask, LocalTrainer, ModulePool], Event]
 
 @dataclass(frozen=True, kw_only=True)
 class VmapTasks:
-    """Runs tasks in groups, whose clients are trained as one model.
+    """Runner of tasks in groups, whose clients are trained as one model.
 
     Attributes:
         size: Clients in a group at most.

@@ -68,7 +68,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VmapTrainer(Engine):
-    """Trains several clients' modules as one."""
+    """Executor that trains several clients' modules as one."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train one module; see `LocalTrainer`."""

@@ -99,7 +99,7 @@ def _groups(module: LightningModule, optimizer: Optimizer) -> list[dict[str, Any
 
 @contextlib.contextmanager
 def refusing(module: LightningModule) -> Iterator[None]:
-    """Raise what `vmap` cannot do, within the context, as a ConfigError about the module."""
+    """Turn an error about an operation without `vmap` support into one about the module."""
     try:
         yield
     except RuntimeError as error:

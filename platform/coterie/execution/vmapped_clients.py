@@ -127,7 +127,7 @@ def _outputs(
 
 
 class _TrainingStep(nn.Module):
-    """Calls `training_step` where `functional_call` would call `forward`."""
+    """Wrapper that calls `training_step` where `functional_call` would call `forward`."""
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _TrainingStep(nn.Module):
 
 
 class _BatchEnd(nn.Module):
-    """Calls a module's `on_train_batch_end` on the vmapped tensors."""
+    """Wrapper that calls a module's `on_train_batch_end` on the vmapped tensors."""
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a LightningModule may need of a Trainer, and what replaces it without one."""
+"""Replacements for what a LightningModule may need of a Trainer, for training without one."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

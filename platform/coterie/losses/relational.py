@@ -1,4 +1,4 @@
-"""FedX's relational loss: both views should relate alike to other samples."""
+"""FedX's relational loss: both views should agree in their similarities to other samples."""
 
 import torch
 from jaxtyping import Float

@@ -22,7 +22,7 @@ _GROUP_ROWS = 8192
 
 
 class AssignmentsFile:
-    """A Parquet or CSV file: with the columns that follow, as far as they are known.
+    """A Parquet or CSV file of predictions, with those of the columns below that are known.
 
     The columns are sample, name, client_name, cluster, cluster_name, confidence and embedding.
     Rows are written to a temporary file, which becomes the path on success (`replacing`). Its owner

@@ -95,7 +95,7 @@ def _distances(points: Any, others: Any, p: float, compute_mode: int | None = No
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the first of the errors that led to this one."""
+    """Return the root cause of an error."""
     return error if error.__cause__ is None else _root(error.__cause__)
 
 

@@ -39,7 +39,7 @@ class Pretrained(ScalableConfig):
     path: Annotated[str, Field(min_length=1)]
     """The folder of a finished run, its `model/`, or a Trainer's .ckpt."""
     freeze: bool = True
-    """Whether the weights stay fixed, in eval mode, or else are where training starts."""
+    """Whether the weights stay fixed, in eval mode; if not, training starts from them."""
     digest: str | None = None
     """SHA-256 of the model's weights file. Filled in from the file; a given value must match."""
     network: NestedComponent = None
@@ -69,7 +69,7 @@ class Pretrained(ScalableConfig):
         return {**given, **found, "path": path}
 
     def advice(self, shape: tuple[int, ...]) -> str:
-        """See `EncoderConfig.advice`: frozen weights are easily taken for a training that fails."""
+        """See `EncoderConfig.advice`: say that frozen weights are not trained."""
         frozen = f"The encoder of {self.path} stays as it is; encoder.freeze=false trains it on."
         return frozen if self.freeze else ""
 

@@ -1,4 +1,4 @@
-"""Calls of a program from a file whose numbers decide on memory and time, behind a check of them.
+"""Checks the numbers that decide on memory and time when a program from a file calls operators.
 
 PyTorch trusts these numbers: a pooling of 2^40 pixels loops in C++, where no signal ends it, and
 `arange` from the least integer in steps of -1 ends the process.
@@ -36,12 +36,12 @@ _CHECKED = _LAYERS | _SHAPED | _SERIES | _REPEATED | _JOINED
 
 
 def is_bounded(target: Any) -> bool:
-    """Return whether the numbers of an operator's calls are checked."""
+    """Return whether the numbers in an operator's arguments are checked."""
     return isinstance(target, torch._ops.OpOverload) and _name(target) in _CHECKED
 
 
 def bounded(operator: Any, *args: Any, **options: Any) -> Any:
-    """Call an operator of ATen, if its numbers are those of a network.
+    """Call an operator of ATen, if the numbers in its arguments may occur in a network.
 
     Raises:
         RuntimeError: If they are not.
@@ -66,7 +66,7 @@ def bounded(operator: Any, *args: Any, **options: Any) -> Any:
 
 
 def _is_short(name: str, numbers: list[float], options: Any) -> bool:
-    """Return whether a series has few elements, between bounds that PyTorch computes with."""
+    """Return whether a series such as `arange` has few elements and bounds of limited size."""
     if not all(math.isfinite(number) and abs(number) <= _WHOLE for number in numbers):
         return False
     if name == "linspace":
@@ -82,7 +82,7 @@ def _name(operator: Any) -> str:
 
 
 def _numbers(values: Any) -> Iterator[float]:
-    """Return the numbers among arguments, within lists too; truth values are none."""
+    """Yield the numbers among arguments, also those within lists, without booleans."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _numbers(value)

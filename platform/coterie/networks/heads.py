@@ -30,7 +30,7 @@ class _TwoLayers(nn.Module):
 
 
 class Projector(_TwoLayers):
-    """Projects representations for the comparison of instances (CC's instance head).
+    """Projection head for the comparison of instances (CC's instance head).
 
     Layers: Linear, BatchNorm unless `norm` is `none`, ReLU, Linear; with `norm=all` a BatchNorm
     without parameters follows, as in SimSiam. The output has no unit length.
@@ -45,7 +45,7 @@ class Projector(_TwoLayers):
 
 
 class PredictionHead(_TwoLayers):
-    """Predicts one view's projection from the other's (BYOL, SimSiam), through a bottleneck.
+    """Head that predicts one view's projection from the other's (BYOL, SimSiam), by a bottleneck.
 
     Layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear.
     """
@@ -109,7 +109,7 @@ class Centroids(nn.Module):
 
 
 class UnitLength(nn.Module):
-    """Normalises representations to unit length, where distances are functions of cosines.
+    """Normalisation to unit length, where distances are functions of cosines.
 
     Schroff et al., "FaceNet: A Unified Embedding for Face Recognition and Clustering", section 3.
     """

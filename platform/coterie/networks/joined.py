@@ -30,7 +30,7 @@ class Joined(EncoderConfig):
     """
 
     parts: Annotated[tuple[NestedComponent, ...], Field(strict=False, min_length=2)]
-    """The encoders, such as [timm:NAME, torchvision:NAME]; for keys of their own as
+    """The encoders, such as [timm:NAME, torchvision:NAME], or with keys for each, such as
     [{model: timm:NAME, weights: FILE, size: 224}, {target: package.module:Class}]."""
     pretrained: bool = False
     """Take the libraries' own weights, which must already be on this machine."""

@@ -18,7 +18,7 @@ PICTURES = 8
 
 
 class Mirrored(nn.Module):
-    """Averages a network's representations of an image and of its mirror image, at unit length.
+    """Mean of a network's representations of an image and of its mirror image, at unit length.
 
     Args:
         differences: Whether the outputs are followed by mirror image less image.

@@ -249,7 +249,7 @@ class NamedModel(ScalableConfig):
 
 
 class Prepared(nn.Module):
-    """Brings images in [0, 1] to the form that a network was made for.
+    """Network that first brings images in [0, 1] to the form that it was made for.
 
     Args:
         size: Pixels a side to resize to, if any.

@@ -84,7 +84,7 @@ def directions(
 
 
 def _windows(side: int, cells: int) -> Float[Tensor, "cells side"]:
-    """Return which pixels of a side belong to which cell, as in adaptive average pooling."""
+    """Return which pixels of a side each cell covers, as in adaptive average pooling."""
     pixel = torch.arange(side)
     first = torch.tensor([(cell * side) // cells for cell in range(cells)])
     last = torch.tensor([-(-((cell + 1) * side) // cells) for cell in range(cells)])

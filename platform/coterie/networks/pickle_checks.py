@@ -103,7 +103,7 @@ def _check_archive(content: bytes) -> None:
 
 
 def _check(stream: io.BytesIO, machine: "_Machine") -> Any:
-    """Check a pickle, and return a likeness of what it makes."""
+    """Check a pickle, and return a stand-in for the object that it would make."""
     start = stream.tell()
     machine.begin()
     operations = pickletools.genops(stream)
@@ -128,40 +128,40 @@ def _check(stream: io.BytesIO, machine: "_Machine") -> Any:
 
 
 class RefusedError(ValueError):
-    """A file takes what weights do not need."""
+    """A file uses something that weights do not need."""
 
 
 class _Name:
-    """What a file names, such as `torch FloatStorage`."""
+    """A name that the file refers to, such as `torch FloatStorage`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class _Dict:
-    """A dict, or what has one, with the number of its items and its names that methods have too."""
+    """Stand-in for a dict, or an object with one: its size, and keys that are method names."""
 
     size = 0
     methods: frozenset[str] = frozenset()
 
 
 class _Namespace(_Dict):
-    """Has no items but attributes."""
+    """Stand-in for an object that has attributes but no items."""
 
 
 class _Storage:
-    """Numbers of the file."""
+    """Stand-in for a storage of numbers in the file."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
 
 
 class _Tensor:
-    """Numbers in a shape."""
+    """Stand-in for a tensor."""
 
 
 class _Machine:
-    """PyTorch's unpickler, with likenesses of dicts and tensors, and plain values as they are.
+    """PyTorch's unpickler, with stand-ins for dicts and tensors; plain values are kept.
 
     Its steps raise a TypeError, or what else Python raises, where PyTorch's fail.
 
@@ -184,7 +184,7 @@ class _Machine:
         self.copied = 0
 
     def take(self, name: str, argument: Any) -> None:
-        """Take a step."""
+        """Execute one operation of the pickle."""
         if name in _CONSTANTS:
             self.push(_CONSTANTS[name])
         elif name in _PUSHED:
@@ -210,7 +210,7 @@ class _Machine:
         self.stack = []
 
     def marked(self) -> list[Any]:
-        """Return what is above the last mark."""
+        """Pop what is above the last mark from the stack."""
         inside, self.stack = self.stack, self._marks.pop()
         return inside
 
@@ -253,7 +253,7 @@ class _Machine:
         self.push(_CALLS[function.name](self, *arguments))
 
     def storage(self) -> None:
-        """Open a storage; the old format could give a view of it, and has None in its place."""
+        """Open a storage; refuse a view of one, which the old format allows."""
         tag, kind, key, location, count, *views = self.stack.pop()
         if tag != "storage" or type(location) is not str or len(views) > 1 or any(views):
             raise TypeError
@@ -268,7 +268,7 @@ class _Machine:
         self.push(_Storage(_BYTES[kind.name], size))
 
     def copy(self, size: int, methods: frozenset[str]) -> _Dict:
-        """Make a dict of so many items of others."""
+        """Make a stand-in for a dict with this number of copied items."""
         made = _Dict()
         made.size, made.methods = size, methods
         self.copied += size
@@ -276,7 +276,7 @@ class _Machine:
 
 
 def _known(argument: str) -> _Name:
-    """Return a name that weights need.
+    """Return the name if weights need it.
 
     Raises:
         RefusedError: If they do not, whatever PyTorch permits.
@@ -288,7 +288,7 @@ def _known(argument: str) -> _Name:
 
 
 def _checked_keys(keys: Collection[Any]) -> frozenset[str]:
-    """Return those names that a dict's methods have too; as its attributes they would hide these.
+    """Return the keys that are also names of a dict's methods, which they would hide as attributes.
 
     A name may take no time to be looked up, as tuples of tuples do, or any number.
     """
@@ -301,7 +301,7 @@ def _checked_keys(keys: Collection[Any]) -> frozenset[str]:
 
 
 def _check_numbers(numbers: Any) -> None:
-    """Check lengths or steps of dimensions."""
+    """Check the sizes or strides of a tensor."""
     if type(numbers) not in {list, tuple} or len(numbers) > _DIMENSIONS:
         raise TypeError
     if any(type(number) is not int or number < 0 for number in numbers):
@@ -309,14 +309,14 @@ def _check_numbers(numbers: Any) -> None:
 
 
 def _ordered(machine: _Machine, pairs: Any = ()) -> _Dict:
-    """Make an OrderedDict, to which Python 2 gives its items."""
+    """Make an OrderedDict; a pickle of Python 2 passes its items as an argument."""
     if type(pairs) not in {list, tuple} or any(type(pair) not in {list, tuple} for pair in pairs):
         raise TypeError
     return machine.copy(len(pairs), _checked_keys([key for key, _ in pairs]))
 
 
 def _counter(machine: _Machine, counts: Any) -> _Dict:
-    """Make what a schedule keeps its milestones in."""
+    """Make the `Counter` in which a learning-rate schedule keeps its milestones."""
     if type(counts) is not _Dict:
         raise TypeError
     return machine.copy(counts.size, counts.methods)
@@ -334,7 +334,7 @@ def _device(_: _Machine, kind: Any, index: Any = 0) -> object:
 
 
 def _tensor(_: _Machine, *arguments: Any, number: int = 0) -> _Tensor:
-    """Make a tensor of numbers that the file has; `number` is the bytes of one, if not usual."""
+    """Make a tensor of numbers in the file, of `number` bytes each if not those of the storage."""
     storage, offset, shape, strides, *more = arguments
     grad, *dicts = (*more, False, None)[: max(2, len(more))]
     if type(storage) is not _Storage or len(shape) != len(strides) or type(grad) is not bool:
@@ -350,7 +350,7 @@ def _tensor(_: _Machine, *arguments: Any, number: int = 0) -> _Tensor:
 
 
 def _typed_tensor(machine: _Machine, *arguments: Any) -> _Tensor:
-    """Make a tensor of a type that no storage has."""
+    """Make a tensor of a dtype for which there is no storage class."""
     dtype = arguments[6]
     return _tensor(machine, *arguments[:6], *arguments[7:], number=_BYTES[dtype.name])
 

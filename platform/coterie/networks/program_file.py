@@ -248,7 +248,7 @@ def _check_count(graph: dict[str, Any]) -> None:
 
 
 def _is_plain(text: str, key: str) -> bool:
-    """Return whether a text is one that programs of networks have under this key."""
+    """Return whether a text may stand under this key in the program of a network."""
     if key in {"in_spec", "out_spec"}:
         return _is_structure(json.loads(text)[1])
     if key == "expr_str":

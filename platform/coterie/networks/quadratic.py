@@ -28,7 +28,7 @@ RIDGE = 0.01
 
 
 def products_of(width: int, samples: int) -> int:
-    """Return how many features have their products in φ, so that φ has 16 samples per value.
+    """Return the number of features to take products of, so that φ has 16 samples per value.
 
     Args:
         width: Number of features c; φ holds 1, the features, and m (m + 1) / 2 products.

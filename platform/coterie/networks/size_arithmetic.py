@@ -1,4 +1,4 @@
-"""Sums and products of sizes in a program from a file, which cannot grow without end.
+"""Sums and products of sizes in a program from a file, limited to 64 bits.
 
 A graph may square a size again and again, to numbers of gigabytes, or repeat and join lists.
 """
@@ -25,7 +25,7 @@ BOUNDED: Mapping[Any, Callable[..., Any]] = {operator.add: add, operator.mul: mu
 
 
 def _checked(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """Return a result of numbers or tensors.
+    """Apply a function to two numbers or tensors, and check the result.
 
     Raises:
         RuntimeError: If it is of lists, or a whole number of more than 64 bits.

@@ -22,7 +22,7 @@ Affine = Float64[np.ndarray, "2 3"]
 
 @dataclass(frozen=True)
 class WarpSizes:
-    """How far each parameter of an affine warp moves; 0 leaves it out.
+    """Step size of each parameter of an affine warp; 0 leaves the parameter out.
 
     Attributes:
         rotation: Angle, in degrees.

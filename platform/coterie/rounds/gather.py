@@ -120,7 +120,7 @@ def run_phase(
 def _whole(
     results: Sequence[ClientResult], backend: Backend
 ) -> dict[str, Callable[[], Sequence[Tensors]]]:
-    """Return readers of the updates that came one by one, for one slot at a time."""
+    """Return, for each slot, a function that reads the updates which clients sent one by one."""
     handles: dict[str, list[Handle]] = {}
     for done in results:
         for slot, handle in done.updates.items():
@@ -134,7 +134,7 @@ def _whole(
 
 @dataclass
 class _Gather:
-    """Holds a call's tasks back until its sums arrive, so that a lost call leaves no trace.
+    """Receiver of events that holds a call's tasks back until its sums arrive.
 
     It is the `Gathering` of the aggregation's stages.
     """

@@ -77,7 +77,7 @@ def _forget(phase: Phase, failed: ClientFailed) -> None:
 
 @dataclass
 class Loop:
-    """Runs a method's phases on a backend.
+    """The round loop, which runs a method's phases on a backend.
 
     Attributes:
         commit: Called after each phase, to track, evaluate and checkpoint.
@@ -249,7 +249,7 @@ class Loop:
                 self.observer.client_failed(event.client, event.message)
 
     def _tell(self, done: ClientResult) -> None:
-        """Show a client's note: each text once, one of each client, those of the first few."""
+        """Show a client's note: each text once, one note per client, only for a few clients."""
         if not done.note or done.client in self._told or done.note in self._texts:
             return
         self._told.add(done.client)

@@ -35,7 +35,7 @@ _WHOLE_ROUND = 0
 
 
 class Participation:
-    """Draws each phase's clients, as a function of the config and the phase alone."""
+    """The draw of each phase's clients, as a function of the config and the phase alone."""
 
     def __init__(self, config: RunConfig, clients: int) -> None:
         self._config, self._seed, self._all = config.participation, config.seed, range(clients)

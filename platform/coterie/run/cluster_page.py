@@ -71,7 +71,7 @@ Watch = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class ClusterPage:
-    """Writes the page of a run.
+    """Writer of the page of a run.
 
     Attributes:
         pictures: Pictures at either end of a cluster.

@@ -128,7 +128,7 @@ def views_of(assigned: Assigned, pictures: int) -> list[ClusterView]:
 
 
 def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
-    """Return places of up to `samples` samples, as many of each cluster, sorted."""
+    """Return the places of up to `samples` samples, equally many of each cluster, sorted."""
     generator = np.random.default_rng(seed)
     members = [own for _, own in assigned.members()]
     each = max(1, samples // max(1, sum(map(bool, map(len, members)))))
@@ -136,7 +136,7 @@ def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
 
 
 def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[Touching]:
-    """Return the pairs of clusters that touch most, outliers aside.
+    """Return the pairs of clusters that touch most, without the outliers.
 
     `probabilities` are those of the samples at `places`, (m, k) or, with outliers, (m, k + 1).
     """

@@ -1,4 +1,4 @@
-"""Sentences on data and config that a run accepts, and whose result may disappoint."""
+"""Warnings about data and config that a run accepts, but that may give disappointing results."""
 
 import json
 import math
@@ -35,7 +35,7 @@ _SHOWN = 10
 def doubts(
     config: RunConfig, data: DataArrays, parts: Sequence[NDArray[np.int64]]
 ) -> Iterator[str]:
-    """Return a sentence for each thing that people should change, or know, before training.
+    """Yield a sentence on each problem that a user should solve, or know of, before training.
 
     Args:
         config: The run's config, of a method of Coterie's.
@@ -73,7 +73,7 @@ def _few(count: int, clusters: int) -> Iterator[str]:
 
 
 def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
-    """Tell of the column that varies most, if the median one varies far less."""
+    """Yield a warning if one column varies far more than the median column."""
     names, ranges = data.features, _ranges(config)
     values = data.samples[:_ROWS].astype(np.float64)
     with np.errstate(invalid="ignore"):  # a column with gaps has no deviation
@@ -95,7 +95,7 @@ def unlike_columns(data: DataArrays, config: Component) -> Iterator[str]:
 
 
 def _row_numbers(values: NDArray[np.floating], names: Sequence[str]) -> Iterator[str]:
-    """Tell of columns that count the rows one by one."""
+    """Yield a warning about columns that only number the rows."""
     if not names or len(values) < _SERIES:
         return
     counts = (np.diff(values, axis=0) == 1).all(axis=0)
@@ -106,7 +106,7 @@ def _row_numbers(values: NDArray[np.floating], names: Sequence[str]) -> Iterator
 
 
 def _others(names: Sequence[str], useless: NDArray[np.bool_]) -> str:
-    """Return the key that takes the other columns."""
+    """Return the config key that selects all other columns."""
     kept = [_key(name) for name, is_one in zip(names, useless, strict=True) if not is_one]
     return f"'data.feature_columns=[{','.join(kept) if len(kept) <= _NAMED else '…'}]'"
 
@@ -118,7 +118,7 @@ def _remedy(
     ranges: Mapping[str, tuple[float, float]],
     widest: int,
 ) -> str:
-    """Return what to do about a column that is too wide: all keys that it takes, in one sentence.
+    """Return advice on a column that varies too much: all keys to set, in one sentence.
 
     Args:
         values: The first samples (n, d).
@@ -152,7 +152,7 @@ def _remedy(
 
 
 def _is_apart(values: NDArray[np.floating]) -> bool:
-    """Return whether a column would outweigh the others, or exact sums could not hold it."""
+    """Return whether one column would outweigh the others, or is too large for exact sums."""
     deviations = np.sort(np.nan_to_num(values.std(axis=0)))
     too_wide = bool(deviations[-1] >= _APART * deviations[(len(deviations) - 1) // 2])
     return too_wide or bool(np.nanmax(np.abs(values)) > LIMIT)
@@ -165,7 +165,7 @@ def _in_ranges(
     useless: NDArray[np.bool_],
     widest: int,
 ) -> str:
-    """Return the key that brings columns to like scales: given ranges, else what was measured."""
+    """Return the config key that scales columns alike, by given ranges or else measured ones."""
     every = {}
     for name, low, high, says_nothing in zip(names, *bounds, useless, strict=True):
         given = ranges.get(name)
@@ -204,7 +204,7 @@ def check_range(config: RunConfig, data: DataArrays) -> None:
 
 
 def _ranges(config: Component) -> Mapping[str, tuple[float, float]]:
-    """Return the ranges that the config of a data set gives columns of a table."""
+    """Return the ranges of a table's columns that a data set's config gives."""
     given: Mapping[str, tuple[float, float]] = getattr(config, "feature_ranges", {})
     return given
 
@@ -223,7 +223,7 @@ def _short(value: float, side: int = 0) -> str:
 
 
 def _identifiers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which columns hold another whole number in each row, in one run of numbers."""
+    """Return which columns hold a different integer in each row, all within a narrow range."""
     rows = len(values)
     wide = values.max(axis=0) - values.min(axis=0) < 2 * rows
     whole = (values == np.floor(values)).all(axis=0)

@@ -1,4 +1,4 @@
-"""The error that ends a run, for whatever its code raised."""
+"""The error that ends a run, chosen by the exception that was raised."""
 
 from traceback import walk_tb
 
@@ -34,7 +34,7 @@ def ending(error: BaseException, config: RunConfig, *, trained: bool) -> BaseExc
 
 
 def misfit(error: BaseException, place: str, config: RunConfig) -> BaseException:
-    """Return a sentence on a checkpoint that the run's method cannot go on from, or the error.
+    """Return a DataError if a checkpoint does not fit the run's method, else the error itself.
 
     Args:
         error: What was raised while nothing but the checkpoint's state was used.
@@ -52,7 +52,7 @@ def misfit(error: BaseException, place: str, config: RunConfig) -> BaseException
 
 
 def _of_the_user(error: BaseException) -> bool:
-    """Return whether it was raised, maybe within a library, by code that is not Coterie's."""
+    """Return whether an error was raised by the user's code, maybe within a library."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     own = [frame for frame in frames if _LIBRARIES not in frame.f_code.co_filename]
     return bool(own) and not own[-1].f_globals.get("__name__", "").startswith("coterie.")

@@ -58,7 +58,7 @@ class EvaluatedRun:
 
 @dataclass
 class RunEvaluation:
-    """Evaluates one checkpoint of a run.
+    """The evaluation of one checkpoint of a run.
 
     Attributes:
         checkpoint: "latest", "best" or a round.

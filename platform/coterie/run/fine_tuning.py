@@ -21,7 +21,7 @@ from coterie.run.setup import Assembly
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """Scores fine-tuned copies of a run's encoder on the samples that the probes are scored on.
+    """Scorer of fine-tuned copies of a run's encoder, on the samples of the probes.
 
     Attributes:
         config: The run's config; with `labelled_pool` only labels of the pool are used.

@@ -25,7 +25,7 @@ _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def free_memory() -> float:
-    """Return the bytes that the machine, the process's group and its own limit still allow it."""
+    """Return the bytes that this process may still take by machine, cgroup and its own limit."""
     machine = [line.split() for line in _lines(Path("/proc/meminfo"))]
     free = [1024 * float(size) for name, size, *_ in machine if name == "MemAvailable:"]
     group = Path("/sys/fs/cgroup")
@@ -111,14 +111,14 @@ def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) ->
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses new tensors once they take more bytes together than are free."""
+    """Mode that refuses new tensors once all of them would take more bytes than are free."""
 
     def __init__(self, free: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._free, self._taken = free, 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what a factory function is about to take."""
+        """Count the bytes of a factory function's result before it is made."""
         given = kwargs or {}
         if func.namespace == "aten" and args and _is_shape(args[0]):
             kind = given.get("dtype") or torch.get_default_dtype()

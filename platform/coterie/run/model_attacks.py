@@ -63,7 +63,7 @@ def why_no_attack(config: RunConfig, directory: RunDirectory) -> str:
 
 
 class ModelAttacks:
-    """Attacks the saved model of a run.
+    """Attacks on the saved model of a run.
 
     Args:
         samples: The most samples to attack on either side.

@@ -50,7 +50,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
 
 
 def notes_on_callbacks(config: RunConfig) -> Iterator[str]:
-    """Tell of Lightning's EarlyStopping, which ends a client's epochs and not the run."""
+    """Yield a note on Lightning's EarlyStopping, which ends a client's epochs and not the run."""
     found = getattr(config.method, "followers", ())
     epochs = getattr(config.method, "epochs", 1)
     if any(isinstance(callback, EarlyStopping) for callback in found):

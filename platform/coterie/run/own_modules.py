@@ -43,7 +43,7 @@ class OwnModules:
 
 
 class _Here:
-    """A store for clients' kept values in this process, as a checkpoint needs it of a backend."""
+    """In-process store of clients' kept values, in place of a backend, to read a checkpoint."""
 
     def store(self, packed: Packed) -> Packed:
         return packed

@@ -38,7 +38,7 @@ _AGAIN = "replaced, its work runs again"
 
 @dataclass
 class Recorder:
-    """Receives a run's completed phases from the round loop.
+    """Receiver of a run's completed phases from the round loop.
 
     Attributes:
         method: The method; it knows whether a round is the last.

@@ -21,7 +21,7 @@ _MAX_RECOVERIES = 3
 
 @dataclass
 class Recovery:
-    """Restores a run's state from its checkpoints.
+    """Recovery of a run's state from its checkpoints.
 
     Attributes:
         start: The method's state before the first phase.
@@ -141,7 +141,7 @@ class Recovery:
 
     @property
     def _spends(self) -> bool:
-        """Whether the run counts an ε, of noisy sums or of noise that clients add themselves."""
+        """Whether the run spends an ε, by noise on sums or by noise that clients add themselves."""
         first = self.recorder.method.next(self.start)
         by_clients = first is not None and first.epsilon is not None
         return by_clients or self.config.privacy.dp.clip is not None

@@ -77,7 +77,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
-    """Return a sentence on other callbacks, and on what would change a stored run's final scores.
+    """Return a sentence on changed callbacks, and on keys that change a stored run's final scores.
 
     Returns:
         A sentence; "" if nothing differs.

@@ -107,7 +107,7 @@ class Session:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the run's folder is no longer where the run has begun to write to it."""
+        """Whether the run's folder was moved or deleted since the run began to write to it."""
         return self._tracker is not None and not self.directory.config.is_file()
 
     def _commit(self, state: RunState, committed: Committed) -> None:

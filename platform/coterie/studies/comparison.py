@@ -20,7 +20,7 @@ from coterie.tracking.wandb_logger import WandbRunLogger, resolve_mode, send_to_
 
 
 class ComparisonView(Watcher, Protocol):
-    """Shows a comparison."""
+    """Terminal view of a comparison."""
 
     def close(self) -> None:
         """Stop drawing: no run is under way any more."""

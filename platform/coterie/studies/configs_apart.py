@@ -1,4 +1,4 @@
-"""Checks a study's configs before its first run, and finds in what they differ."""
+"""Checks a study's configs before its first run, and finds the differences between them."""
 
 from collections.abc import Mapping, Sequence
 from glob import escape
@@ -62,7 +62,7 @@ def differences(configs: Mapping[Variant, RunConfig]) -> dict[str, str]:
 
 
 def _who_has_what(labels: Sequence[str], values: Sequence[object], *, of_classes: bool) -> str:
-    """Return each value with its variants: "32 in a, b; null in c"."""
+    """Return each value with the variants that have it: "32 in a, b; null in c"."""
     owners: dict[str, list[str]] = {}
     for label, value in zip(labels, values, strict=True):
         text = "none" if value is _ABSENT else show(value)

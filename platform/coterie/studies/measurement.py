@@ -1,4 +1,4 @@
-"""What was measured of a study at one scale, beside what the paper prints."""
+"""A study's measured numbers at one scale, beside those that the paper prints."""
 
 import math
 import statistics
@@ -142,7 +142,7 @@ class Measurement:
 
 
 def measurements(docs: Path) -> dict[str, list[Measurement]]:
-    """Return what was measured of every study, by name, at the scales that are shown."""
+    """Return the measurements of every study, by name, at the scales that are shown."""
     found = {}
     for name in studies():
         study = read_study(name)

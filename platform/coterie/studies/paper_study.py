@@ -108,8 +108,8 @@ class PaperStudy(Component):
     columns: Annotated[Mapping[str, str], Field(min_length=1)]
     """The paper's columns with their overrides."""
     each: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = {}
-    """Rows that are means over other rows, such as one client alone over all clients, with the end
-    of each one's name and its overrides, which follow those of the row."""
+    """Rows that are means over other rows, such as one client alone over all clients: for each of
+    these, the end of its name, and its overrides, which follow those of the row."""
     only: Mapping[str, _Names] = {}
     """Rows that are run in some columns only."""
     printed: Mapping[str, Mapping[str, _Numbers]] = {}

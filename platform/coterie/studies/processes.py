@@ -86,7 +86,7 @@ class PlannedRun:
 
 
 class Watcher(Protocol):
-    """Receives news of the runs of a study, for example to show them."""
+    """Receiver of news of the runs of a study, for example to show them."""
 
     def begin(self, total: int, todo: int) -> None:
         """Note that the study has `total` runs, of which `todo` have not completed."""

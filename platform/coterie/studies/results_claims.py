@@ -76,7 +76,7 @@ class _Measured:
         return [self.claim.says, *numbers, str(seeds), would]
 
     def _hours(self, seeds: int) -> str:
-        """Return the hours of so many seeds of both cells: ", 1.2 hours"; "" if unknown."""
+        """Return the hours of this many seeds of both cells: ", 1.2 hours"; "" if unknown."""
         results = [self.part.results_of(cell) for cell in self.cells]
         seconds = [[r.numbers.get("seconds/total", math.nan) for r in own] for own in results]
         hours = seeds * sum(map(statistics.fmean, seconds)) / 3600

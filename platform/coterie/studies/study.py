@@ -97,7 +97,7 @@ class Study:
             yield partial(self._check_place, self.folder.stat())
 
     def _check_place(self, known: os.stat_result) -> None:
-        """Refuse to go on in another folder than the one that was opened, or through links in it.
+        """Refuse to continue if the study's folder was moved, deleted or replaced, or has links.
 
         Raises:
             RunError: If the folder was moved, deleted or replaced, or has links.

@@ -23,7 +23,7 @@ _CELL = 15
 
 
 class StudyView:
-    """Shows the runs under way and, line by line, the runs that have ended."""
+    """Terminal view of the runs under way and, line by line, the runs that have ended."""
 
     def __init__(
         self,

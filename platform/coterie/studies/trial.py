@@ -40,7 +40,7 @@ class TrialOrder:
 
 
 class TrialProcess:
-    """Runs a trial and reports its objective after each evaluation."""
+    """A trial's process, with its objective after each evaluation."""
 
     def __init__(self, order: TrialOrder) -> None:
         self._order, self._after = order, order.after

@@ -14,7 +14,7 @@ from coterie.tracking.formatting import display_path
 
 
 class TuneView(StudyView):
-    """Shows running and ended trials, and at the end the table."""
+    """Terminal view of running and ended trials, and at the end the table."""
 
     def conclude(self, found: TuneTable, outputs: Sequence[Path]) -> None:
         """Show the table, what is chosen, the trials that failed, and the files worth opening."""

@@ -20,7 +20,7 @@ def is_half(path: Path) -> bool:
 
 
 def is_left(path: Path) -> bool:
-    """Return whether a process of this machine that has ended left this temporary folder."""
+    """Return whether a temporary folder was left by a process of this machine that has ended."""
     half = _HALF.fullmatch(path.name)
     return half is not None and not is_running(int(half[1]))
 
@@ -100,7 +100,7 @@ def _private_folder(parent: int) -> Iterator[tuple[str, int]]:
 
 
 def _own_id(folder: int) -> int:
-    """Return this user's number where a folder lies, which network file systems may change."""
+    """Return this user's id as a folder's file system reports it; network ones may change it."""
     probe = os.open(".owner", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         return os.fstat(probe).st_uid
@@ -110,7 +110,7 @@ def _own_id(folder: int) -> int:
 
 
 def _path_of(folder: int, path: Path, parent: int) -> Path:
-    """Return a path of an open folder that leads there whatever is renamed.
+    """Return a path to an open folder that stays valid when folders are renamed.
 
     Where the system has none, the folder's own path will do if nobody else owns the parent.
     """

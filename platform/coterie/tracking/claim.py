@@ -40,7 +40,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Wait until no other process of this user is here with the same lock file, then removed.
+    """Hold a lock file once no other process of this user does, and remove it afterwards.
 
     Where the file system has no locks it goes on at once.
     """
@@ -53,7 +53,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _open_alone(path: Path) -> int:
-    """Open and lock the file that is there; the one that was waited for has been removed."""
+    """Open and lock the lock file, or a new one if its last holder has removed it."""
     while True:
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT, mode=0o600)
         _close_to_others(descriptor)
@@ -66,7 +66,7 @@ def _open_alone(path: Path) -> int:
 
 
 def _open_locked(folder: Path) -> int:
-    """Open and lock the file that is there, which no other folder has too."""
+    """Open and lock a folder's lock file; one that is hard-linked elsewhere is replaced first."""
     while True:
         descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT, mode=0o600)
         try:

@@ -50,7 +50,7 @@ def build_loggers(
 
 
 def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """Return defaults for arguments of another library's logger."""
+    """Return default arguments for a logger of another library."""
     return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
@@ -71,7 +71,7 @@ def _build(
 
 
 class Tracker:
-    """Writes rows to `metrics.jsonl` and to every logger.
+    """Tracker that writes rows to `metrics.jsonl` and to every logger.
 
     A logger's step is the number of the phase over the whole run, from 1. A metric has one name
     over all stages, `loss` or `clustering/acc`, and that of a client `client/<id>/loss`; a second
@@ -175,7 +175,7 @@ class Tracker:
         self._offer("log_model_folder", folder, metadata)
 
     def use_model(self, artifact: str) -> None:
-        """Tell the loggers that know models by name which one the run starts from."""
+        """Pass the model that the run starts from to the loggers that track models by name."""
         self._offer("use_model", artifact)
 
     def rows(self, *scopes: str) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ class Tracker:
 
 
 def _taker(logger: Logger, method: str) -> Callable[..., None] | None:
-    """Return a logger's method, or None; for pictures TensorBoard has its writer's."""
+    """Return a logger's method, or None if it has none; TensorBoard gets one for pictures."""
     if method == "log_image" and isinstance(logger, TensorBoardLogger):
         return partial(_add_images, logger)
     return getattr(logger, method, None)

@@ -101,7 +101,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 class MetricsLog:
-    """Appends rows to `metrics.jsonl`, unbuffered.
+    """Unbuffered file of rows, `metrics.jsonl`, to which rows are appended.
 
     Rows that cannot be written, for instance because the disk is full, are kept in memory with a
     warning and written before the next row, so that the run goes on.

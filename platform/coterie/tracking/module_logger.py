@@ -1,4 +1,4 @@
-"""The logger of a user's module where the server validates it: one of the run's loggers."""
+"""The logger of a user's module during validation on the server: one of the run's loggers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,10 +35,10 @@ class OfRun:
 
 
 def for_module(loggers: Sequence[Logger]) -> Any:
-    """Return the first of these loggers that takes more than numbers; None without one."""
+    """Return the first of these loggers that takes more than numbers; None if there is none."""
     found = [OfRun(each) for each in loggers if not isinstance(each, CSVLogger)]
     return found[0] if found else None
 
 
 def _leave_out(*args: Any, **kwargs: Any) -> None:
-    """Take a call that the run makes itself."""
+    """Ignore a call that the run makes itself."""

@@ -1,4 +1,4 @@
-"""`noise.jsonl`: what a private run's noise key is made of, and the sums that were released.
+"""`noise.jsonl`: the random part of a private run's noise key, and the sums that were released.
 
 Who has the key can take the noise off again. It is made of a random number, which is in the file,
 and of the user's secret, which is not: the key of a run folder from somebody else would not protect

@@ -13,7 +13,7 @@ _CODE = '<pre style="line-height:1.25;font-family:Menlo,Consolas,monospace">{cod
 
 
 class NotebookPanel:
-    """Shows what `get_renderable` returns below a notebook's cell, like rich's `Live`.
+    """Display of what `get_renderable` returns below a notebook's cell, like rich's `Live`.
 
     rich's own needs ipywidgets in a notebook, and a thread, which a busy kernel starves; this one
     is drawn when `refresh` is called.

@@ -88,7 +88,7 @@ def check_contained(key: str, folder: Path) -> None:
 
 
 def check_ours(key: str, folder: Path) -> None:
-    """Refuse a folder in which another user could lead what is written to other files.
+    """Refuse a folder in which another user could redirect writes to other files.
 
     A new file tells who the user is there, as network file systems may count owners otherwise, and
     whether there are modes: where there are none, as on drives of Windows, every folder seems open.
@@ -126,7 +126,7 @@ def check_replaceable(key: str, path: Path) -> None:
 
 
 def close_to_others(folder: Path) -> None:
-    """Take the right to write from everybody but owner and group, in a folder of this user's.
+    """Remove the write permission of everybody but owner and group from a folder of this user's.
 
     With it another user could put a link there, or in a folder in it, and lead what is written
     elsewhere.
@@ -175,7 +175,7 @@ def refuse_link(folder: Path) -> None:
 
 
 def open_own(path: Path, flags: int, *, mode: int = 0o666) -> int:
-    """Open a file that a run writes to without following links; as os.open does otherwise.
+    """Open a file that a run writes to as `os.open` does, but without following links.
 
     Raises:
         OSError: If it cannot be opened, or is a link.
@@ -184,7 +184,7 @@ def open_own(path: Path, flags: int, *, mode: int = 0o666) -> int:
 
 
 def part_links(path: Path, *, private: bool = False) -> None:
-    """Give a file that has other names, as `cp -l` makes them, a copy of its own to be written in.
+    """Replace a hard-linked file, such as `cp -l` makes, by a copy before it is written to.
 
     What is written in place would change under all of its names, maybe in another run's folder.
     """

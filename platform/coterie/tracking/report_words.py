@@ -1,4 +1,4 @@
-"""The words of a run's report, for readers who do not train models."""
+"""The text of a run's report, for readers who do not train models."""
 
 import os
 from collections import Counter
@@ -82,7 +82,7 @@ def _counted(path: Path) -> Counter[tuple[Any, int]]:
 
 
 def _shared(column: Any, same: dict[Any, Any]) -> list[Any]:
-    """Return a column's values, of which equal ones are the same object.
+    """Return a column's values, with equal values as the same object.
 
     Args:
         column: The column.
@@ -149,7 +149,7 @@ def in_words(
 
 
 def own_noise_in_words(epsilon: float) -> str:
-    """Say what the noise protects that clients add themselves, as Orchestra's and FedSC's do."""
+    """Describe what is protected by noise that clients add themselves (Orchestra, FedSC)."""
     return (
         f"Clients added noise to some of what they sent, centroids or matrices, whose ε is "
         f"{epsilon:.3g}. It does not cover the model: nothing bounds what that tells about a "
@@ -158,7 +158,7 @@ def own_noise_in_words(epsilon: float) -> str:
 
 
 def own_noise_of(rows: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> float | None:
-    """Return the ε of noise that clients added themselves; None without.
+    """Return the ε of noise that clients added themselves; None if they added none.
 
     Args:
         rows: The server's rows of the run's metrics.

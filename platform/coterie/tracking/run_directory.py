@@ -116,7 +116,7 @@ class RunDirectory:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run has begun here; a folder `model/` also has a config, but is none."""
+        """Whether a run has begun here; a folder `model/` also has a config, but is not a run."""
         return self.config.is_file() and not (self.path / "model.json").is_file()
 
     def sweep(self) -> None:

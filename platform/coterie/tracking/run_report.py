@@ -136,7 +136,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
 
 
 def _clusters_of(path: Path) -> int | None:
-    """Return the number of clusters of the model that is described there, if it has any."""
+    """Return the number of clusters that a model's description states; None if it states none."""
     described = read_json(path) if path.is_file() else {}
     number = described.get("clusters") if isinstance(described, dict) else None
     return number if isinstance(number, int) else None
@@ -144,7 +144,7 @@ def _clusters_of(path: Path) -> int | None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in whose content the errors within lie."""
+    """Turn errors about damaged content, within the context, into one that names the file."""
     try:
         yield
     except _DAMAGE as error:

@@ -24,7 +24,7 @@ def open_missing() -> None:
 
 
 class Outlasting:
-    """A text stream that never fails, since a run is worth more than its output.
+    """A text stream whose writes never fail, since a run is worth more than its output.
 
     It replaces what the encoding lacks, and drops all output once the stream refuses any (its
     reader has left, the terminal is closed, the disk is full).

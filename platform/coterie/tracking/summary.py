@@ -19,7 +19,7 @@ Numbers = dict[str, float | None]
 
 
 class _Written(TypedDict):
-    """What a run's summary has at least, and what is read of the rest."""
+    """The types of a summary's required fields, and of the optional ones that are read."""
 
     status: str
     method: str
