@@ -151,8 +151,8 @@ def in_words(
 def own_noise_in_words(epsilon: float) -> str:
     """Say what the noise protects that clients add themselves, as Orchestra's and FedSC's do."""
     return (
-        f"Clients added noise to some of what they sent, centroids or matrices, whose ε is "
-        f"{epsilon:.3g}. It does not cover the model: nothing bounds what that tells about a "
+        "Clients added noise to some of what they sent, centroids or matrices, whose ε is "
+        f"{epsilon:.3g}. It does not cover the model: nothing bounds what the model tells about a "
         "single sample."
     )
 
