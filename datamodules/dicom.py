@@ -168,7 +168,8 @@ def _check_frame(file: Any, frames: int, chosen: int) -> None:
     size = _size_of(packed)
     if size is not None and size != (file.Columns, file.Rows):
         raise ValueError(
-            f"its picture is of {size[0]}×{size[1]} pixels, and it says {file.Columns}×{file.Rows}"
+            f"its picture is of {size[0]}×{size[1]} pixels, and its header says "
+            f"{file.Columns}×{file.Rows}"
         )
     if packed.startswith(_JPEG):
         check_scans(packed, int(file.Columns) * int(file.Rows))

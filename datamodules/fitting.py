@@ -217,7 +217,7 @@ def as_trained(data: object) -> dict[str, Any]:
     """
     keys = data.get("source", data) if isinstance(data, Mapping) else data
     if not isinstance(keys, Mapping):
-        raise ConfigError(f"data={show(keys)}: it is no data section; copy the model again.")
+        raise ConfigError(f"data={show(keys)}: it is not a data section; copy the model again.")
     own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
     # Any path and size: `fit` is refused without a size.
     config = load_component(PicturesConfig, {**own, "path": ".", "size": 1}, "data.")

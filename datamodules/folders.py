@@ -184,7 +184,7 @@ def subfolders(folder: Path, what: str) -> dict[str, list[Path]]:
     if not paths:
         raise DataError(
             f"{folder}: there are no folders of {what} in it; make one for each, or choose "
-            "data=image_folder for pictures without."
+            f"data=image_folder for pictures without {what}."
         )
     names = [spelled(path.name) for path in paths]
     tell_if_merged([path.name for path in paths], names, f"{spelled(str(folder))}: {what}")

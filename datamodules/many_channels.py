@@ -91,8 +91,6 @@ def _pages(file: Any) -> Iterator[Any]:
     places: set[int] = set()
     for page in file.pages:
         if page.offset in places or len(places) >= _MOST_PAGES:
-            raise ValueError(
-                f"its pages are more than {_MOST_PAGES}, or follow one another in a loop"
-            )
+            raise ValueError(f"it has more than {_MOST_PAGES} pages, or its pages form a loop")
         places.add(page.offset)
         yield page

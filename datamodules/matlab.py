@@ -28,7 +28,7 @@ def read_matlab(content: bytes) -> dict[str, NDArray[Any]]:
         LookupError: If it is damaged, as zlib.error.
     """
     if content[_HEADER - len(_VERSION) : _HEADER] != _VERSION:
-        raise ValueError("it is no MATLAB file of version 5")
+        raise ValueError("it is not a MATLAB file of version 5")
     found, whole = {}, 0
     for element in _elements(memoryview(content)[_HEADER:]):
         kind, matrix = element

@@ -243,7 +243,7 @@ class NPZ(CustomData["NPZ.Config"]):
                 f"data.path={self.path}: a table is read by data=manifest; choose that."
             )
         # NumPy takes a file of another kind for a pickle, and tells how to load it.
-        why = "it is no file of arrays" if "pickle" in reason(error) else reason(error)
+        why = "it is not a file of arrays" if "pickle" in reason(error) else reason(error)
         return DataError(f"data.path={self.path}: it cannot be read ({why}); save it again.")
 
 

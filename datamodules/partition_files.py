@@ -100,8 +100,8 @@ def _check_rows(path: Path, rows: Indices, clients: Indices, size: int) -> None:
         raise DataError(f"partition.path={path}: clients are numbered from 0; make it again.")
     if clients.max() >= len(rows):
         raise DataError(
-            f"partition.path={path}: it numbers a client {clients.max()}, but {len(rows)} samples "
-            "leave some number without any; number clients from 0 without gaps."
+            f"partition.path={path}: it has a client {clients.max()}, but with {len(rows)} "
+            "samples some client below it has none; number clients from 0 without gaps."
         )
     twice = np.unique(np.stack([clients, rows]), axis=1).shape[1] < len(rows)
     if rows.min() < 0 or rows.max() >= size or twice:

@@ -85,7 +85,7 @@ class PictureSearch:
         """Warn once about files that were left out, if any, and once about folders."""
         if self.litter:
             _logger.warning(
-                "%s: folders that systems make are passed over (%s).",
+                "%s: folders that operating systems make are skipped (%s).",
                 *(spelled(str(folder)), _listed(self.litter)),
             )
         if self.others:

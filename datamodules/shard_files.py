@@ -333,7 +333,9 @@ class ShardFiles:
                     f"{path}: it cannot be read ({reason(error)}); import the data again."
                 ) from error
             if not _is_shard_of(batch, entry, self.index):
-                raise DataError(f"{path}: it is not the shard of its index; import the data again.")
+                raise DataError(
+                    f"{path}: it is not the shard that the index describes; import the data again."
+                )
             self._open[number] = _Mapped(batch, local, status)
         return self._open[number].batch
 

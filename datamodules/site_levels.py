@@ -51,8 +51,8 @@ def measured_levels(
     low, high = min(one[0] for one in found), max(one[1] for one in found)
     if dark := sum(one[1] <= _TWELVE_BITS for one in found) if high > _TWELVE_BITS else 0:
         _logger.warning(
-            "data.levels=auto: %d of %d pictures of more than 8 bits %shave no level above %d and "
-            "come out dark; if they have 12 bits, give them as a client of their own.",
+            "data.levels=auto: %d of %d pictures of more than 8 bits %shave no level above %d "
+            "and come out dark; if they have 12 bits, give them as a separate client.",
             *(dark, len(found), f"of {printable(site)} " if site else "", _TWELVE_BITS),
         )
     if all(whole for _, _, whole in found) and low >= 0 and high < 2 ** _BITS[-1]:

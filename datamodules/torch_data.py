@@ -131,7 +131,7 @@ def _gathered(data: Any, name: str) -> tuple[Samples, list[Any]]:
         for row in range(min(_TWICE, len(data))):
             if not np.array_equal(_sample(data, row, name)[0], samples[row], equal_nan=True):
                 raise DataError(
-                    f"data={name}: sample {row} is another each time that it is read; leave random "
+                    f"data={name}: sample {row} changes each time it is read; leave random "
                     "transforms out, as the method draws its views itself."
                 )
     return samples, classes

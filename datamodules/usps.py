@@ -52,7 +52,7 @@ def _row(line: bytes) -> tuple[int, NDArray[np.uint8]]:
     """
     label, *values = line.split(None, _PIXELS + 1)[: _PIXELS + 2]
     if len(values) != _PIXELS or max(map(len, values)) > _LONGEST:
-        raise ValueError(f"a line has not {_PIXELS} values")
+        raise ValueError(f"a line does not have {_PIXELS} values")
     row = np.array([float(value.rpartition(b":")[2]) for value in values], dtype=np.float32)
     if label not in _LABELS or not (np.abs(row) <= 1).all():
         raise ValueError("a label is not of 1 to 10, or a value not between -1 and 1")

@@ -21,7 +21,7 @@ def build_module(target: str, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(f"module: {error}") from error
     bases = {base.__name__ for base in getattr(kind, "__mro__", ())}
     if "LightningModule" not in bases:  # nothing else is called
-        raise ConfigError(f"module={target}: it is no class of a LightningModule; name one.")
+        raise ConfigError(f"module={target}: it is not a LightningModule class; name one.")
     check_arguments("module", kind, target, arguments)
     try:
         return kind(**arguments)

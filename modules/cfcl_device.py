@@ -314,8 +314,8 @@ def believed(
             if len(near):
                 kept[by][key] = near
     note = (
-        f"it leaves out {left} samples from its neighbours, beyond {_FARTHEST:g} times the largest "
-        "value of its own"
+        f"it leaves out {left} samples from its neighbours, with values beyond {_FARTHEST:g} "
+        "times its own largest one"
     )
     return kept, note if left else ""
 

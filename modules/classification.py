@@ -24,7 +24,7 @@ from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy
 
-_OWN = "it is a key of a LightningModule of your own; give experiment=lightning"
+_OWN = "it is a key of your own LightningModule; give experiment=lightning"
 HIDDEN = (256, 128, 64)
 """Widths of a head's hidden layers, from the first on."""
 

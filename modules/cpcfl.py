@@ -108,9 +108,9 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
         )
     if models > 1 and config.rounds <= config.explore_rounds:
         _logger.warning(
-            "method.rounds=%d: clients take models at random in the first %d, "
-            "method.explore_rounds, so none is ever chosen by its loss; give more rounds, or "
-            "explore less.",
+            "method.rounds=%d: clients take models at random in the first %d rounds "
+            "(method.explore_rounds), so no model is ever chosen by its loss; give more rounds, "
+            "or explore less.",
             config.rounds,
             config.explore_rounds,
         )

@@ -64,8 +64,8 @@ _UNEQUAL = (
     "in, so clients' learning rates differ, and few reach the end of their schedules"
 )
 _DRAWN = (
-    "What the module gives self.logger besides numbers, such as pictures, does not leave a client "
-    "and is left out; validation_step on the server's own loader has the run's logger"
+    "On clients self.logger takes numbers only: pictures and other objects do not leave a client "
+    "and are left out; validation_step on the server's own loader has the run's logger"
 )
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 

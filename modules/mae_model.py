@@ -83,8 +83,8 @@ def transformer(encoder: nn.Module) -> Any:
     found: Any = getattr(getattr(encoder, "network", None), "network", None)
     if type(found) is not VisionTransformer or found.pos_embed is None:
         raise ConfigError(
-            "encoder: MAE leaves out patches of a timm VisionTransformer, and this is another "
-            "network; choose one, such as encoder=timm:vit_tiny_patch16_224."
+            "encoder: MAE leaves out patches of a timm VisionTransformer, and this network is "
+            "not one; choose one, such as encoder=timm:vit_tiny_patch16_224."
         )
     rows, columns = found.patch_embed.grid_size
     if rows != columns or len({*found.patch_embed.patch_size}) > 1:

@@ -132,8 +132,8 @@ class PrivateKMeans(OnEncoder):
         self._clusters = cluster_count(config.clusters, task)
         if config.restarts > 1:
             raise ConfigError(
-                f"method.restarts={config.restarts}: under privacy.dp each start takes noise of "
-                "its own, and nothing tells which is best; give method.restarts=1."
+                f"method.restarts={config.restarts}: under privacy.dp each start takes its own "
+                "noise, and nothing tells which is best; give method.restarts=1."
             )
         assert task.clip is not None
         self._lloyd = NoisyLloyd(task.clip, task.features)

@@ -105,7 +105,9 @@ def _section(name: str, section: dict[str, object], trust: Collection[str]) -> C
     own = {key: value for key, value in section.items() if key != "target"}
     found = load_component(model, own, f"{name}.", trust)
     if name == "encoder" and not callable(getattr(found, "build", None)):
-        raise ConfigError(f"encoder.target={target_of(found)}: it has no build; see the docs.")
+        raise ConfigError(
+            f"encoder.target={target_of(found)}: it has no method build; see docs/encoders.md."
+        )
     return found
 
 

@@ -74,7 +74,7 @@ def test_actors_that_are_never_granted(refused):
     )
     assert re.fullmatch(
         r"cluster.start_timeout_s=20: [345] of 5 actors \(2 CPU, 0 GPU each\) were not granted or "
-        r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",
+        r"not ready in time; .* is free, and .*; lower cluster.num_actors or add nodes.",
         sentence,
     )
 

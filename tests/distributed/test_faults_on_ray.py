@@ -79,7 +79,9 @@ def test_actors_that_crash_as_they_start_are_replaced_three_times(cluster, tmp_p
 
 @pytest.mark.slow
 def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
-    with pytest.raises(RunError, match=r"2 actors died in one phase.*look for memory running out"):
+    with pytest.raises(
+        RunError, match=r"2 actors died in one phase.*check whether memory runs out"
+    ):
         run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")
 
 

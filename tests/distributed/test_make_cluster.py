@@ -141,7 +141,7 @@ def test_a_place_where_everybody_may_rename_is_refused(place, inner):
 @as_root
 def test_a_place_of_another_user_is_refused(place):
     os.chown(place, NOBODY, NOBODY)
-    assert f"{place} is another user's, who may rename what is in it" in refused(place)
+    assert f"{place} belongs to another user, who may rename what is in it" in refused(place)
 
 
 def is_ours(port):

@@ -174,7 +174,7 @@ def test_a_place_where_some_may_rename_is_refused(place, monkeypatch, whose):
     moved = ["mv", inner / "coterie-x", inner / "moved"]
     assert subprocess.run(moved, user=NOBODY, group=NOBODY, extra_groups=[], check=True)
     monkeypatch.setenv("RAY_TMPDIR", str(inner))
-    told = {"group": "its group may rename what is in", "owner": "is another user's"}
+    told = {"group": "its group may rename what is in", "owner": "belongs to another user"}
     with pytest.raises(RunError, match=told[whose]):
         SessionFolder()
     os.chown(inner, 0, 0)  # its owner's group, which has no other member
@@ -190,7 +190,7 @@ def test_a_link_that_another_user_can_turn_is_refused(place, monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", str(place / name))
         os.close(SessionFolder()._lock)
         os.chown(place / "l", NOBODY, NOBODY, follow_symlinks=False)
-        with pytest.raises(RunError, match="l is another user's, who may rename"):
+        with pytest.raises(RunError, match="l belongs to another user, who may rename"):
             SessionFolder()
         (place / "l").unlink()
 

@@ -73,7 +73,7 @@ def test_actors_that_the_cluster_does_not_grant_are_told_of(cluster, model):
         pool_of(model, 2, cpus_per_client=4, start_timeout_s=8)
     assert re.fullmatch(
         r"cluster.start_timeout_s=8: [12] of 2 actors \(4 CPU, 0 GPU each\) were not granted or "
-        r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",
+        r"not ready in time; .* is free, and .*; lower cluster.num_actors or add nodes.",
         str(caught.value),
     )
     wait_until(lambda: ray.available_resources().get("CPU") == 6)  # no actor is left
@@ -115,7 +115,9 @@ def test_a_dead_actors_batches_run_on_its_replacement(cluster, model, batches, m
     assert_same(given, BatchPredictor(model, "cpu", 1).predict_all(batches))
     assert pool.lost == 1
     kill(pool, 0)
-    with pytest.raises(RunError, match=r"2 actors died, over cluster\.max_actor_restarts=1 \("):
+    with pytest.raises(
+        RunError, match=r"2 actors died, more than cluster\.max_actor_restarts=1 \("
+    ):
         list(pool.predict_all(batches))
     pool.close()
 

@@ -223,7 +223,7 @@ def test_actors_that_die_again_and_again_end_the_run(cluster):
     from coterie.errors import RunError
 
     try:
-        with pytest.raises(RunError, match="max_actor_restarts=1; look for memory"):
+        with pytest.raises(RunError, match="max_actor_restarts=1; check whether memory"):
             run("cluster.num_actors=1", "cluster.max_actor_restarts=1", hook=start)
     finally:
         stop.set()

@@ -99,7 +99,9 @@ def test_whether_a_sum_is_out_of_range_does_not_depend_on_the_order(values, rand
 
 def test_errors_of_range_name_the_limit_and_a_refused_merge_changes_nothing():
     means = fold([([1.0, 2.0, 3.0], WEIGHT_LIMIT)])
-    with pytest.raises(RunError, match=f"Weights sum to {WEIGHT_LIMIT + 1}, over {WEIGHT_LIMIT}"):
+    with pytest.raises(
+        RunError, match=f"Weights sum to {WEIGHT_LIMIT + 1}, and at most {WEIGHT_LIMIT}"
+    ):
         means.merge(fold([([5.0] * 3, 1)]).sums)
     assert mean_of(means).tolist() == [1.0, 2.0, 3.0]
     means = fold([([LARGEST] * 3, 2**18)])

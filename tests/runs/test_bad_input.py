@@ -129,11 +129,11 @@ REFUSED = [
     ("checkpoint.best=loss", "checkpoint.best=loss: must be one of acc, nmi, ari, kappa."),
     (
         "checkpoint.keep_every=7",
-        "checkpoint.keep_every=7: checkpoint.every=10 skips some of these; set it to 7, or to a divisor of that.",
+        "checkpoint.keep_every=7: with checkpoint.every=10 some of these rounds have no checkpoint; set checkpoint.every to 7 or a divisor of it.",
     ),
     (
         "checkpoint.keep_every=5 checkpoint.every=0",
-        "checkpoint.keep_every=5: checkpoint.every=0 skips some of these; set it to 5, or to a divisor of that.",
+        "checkpoint.keep_every=5: with checkpoint.every=0 some of these rounds have no checkpoint; set checkpoint.every to 5 or a divisor of it.",
     ),
     (
         "checkpoint.best=acc evaluation.every=0",
@@ -145,7 +145,7 @@ REFUSED = [
     ),
     (
         "participation.availability_digest=ab",
-        "participation.availability_digest=ab: participation.availability names no file; name it, or leave this out.",
+        "participation.availability_digest=ab: participation.availability names no file; name one, or leave the digest out.",
     ),
     ("faults.client_timeout_s=inf", "faults.client_timeout_s=inf: must be finite."),
     ("faults.min_participation=2", "faults.min_participation=2: must be at most 1."),

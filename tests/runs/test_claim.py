@@ -135,8 +135,9 @@ def test_a_folder_that_another_user_has_made_is_refused(place, capsys, resume):
     assert main([*COMMAND, f"run_dir={place / 'run'}", f"resume={resume}"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert told == (
-        f"run_dir={place / 'run'}: it is another user's folder, who could lead what is written "
-        "there to other files; choose a new one, or chown it with all that is in it."
+        f"run_dir={place / 'run'}: it belongs to another user, who could redirect what is "
+        "written there to other files; choose a new folder, or chown this one with all that is in "
+        "it."
     )
 
 
@@ -147,7 +148,7 @@ def test_a_folder_in_which_others_may_put_links_is_refused(place, key):
     private, theirs = place / "private", place / "theirs"
     private.mkdir(mode=0o700)
     as_nobody(f'mkdir "$1"; ln -s {private} "$1/out"', theirs)
-    with pytest.raises(ConfigError, match=f"^{key}={theirs}/out: it is another user's folder"):
+    with pytest.raises(ConfigError, match=f"^{key}={theirs}/out: it belongs to another user"):
         make_writable(key, theirs / "out")
     with pytest.raises(ConfigError, match=f"^{key}={place}: everybody may write there, and could"):
         make_writable(key, place)

@@ -220,7 +220,7 @@ def test_a_run_whose_former_process_still_writes_is_waited_for(compared, monkeyp
 
     class Shown(io.StringIO):
         def write(self, text):
-            if "seed 1: waiting for the process that still writes in it" in text:
+            if "seed 1: waiting for another process, which still writes in its" in text:
                 threading.Timer(0.5, end).start()
             return super().write(text)
 

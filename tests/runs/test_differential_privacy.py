@@ -390,7 +390,7 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedavg", NOISE[:1], "clip=0.05: give noise_multiplier too, or a budget"),
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
         ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip too"),
-        ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
+        ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes its own noise"),
         (
             "concord",
             ("method.prototypes=30", "privacy.dp.clip=0.1", "privacy.dp.noise_multiplier=2000"),

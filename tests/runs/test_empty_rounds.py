@@ -35,7 +35,7 @@ def ran(choice, empty):
         Loop(assembly.method, backend, assembly.workload, observer, lambda *_: None).run(state)
     finally:
         backend.close()
-    told = any("nobody took part" in note for note in observer.notes)
+    told = any("no client took part" in note for note in observer.notes)
     assert told == (state.server.round >= empty)
     return assembly.method, state
 
@@ -46,7 +46,7 @@ def ran(choice, empty):
 )
 def test_a_round_without_clients_is_passed_over(choice, empty):
     if (choice, empty) in {(c, 1) for c in ONE_SHOT}:  # their only round
-        with pytest.raises(RunError, match="Nobody took part in any of the 1 phases"):
+        with pytest.raises(RunError, match="No client took part in any of the 1 phases"):
             ran(choice, empty)
         return
     method, state = ran(choice, empty)

@@ -118,12 +118,12 @@ REFUSED = {
     "checkpoint=last": "checkpoint=last: must be one of latest, best; did you mean latest?",
     "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
     "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",
-    "data=mnist": "data=mnist: the run was trained with its own data; change only single keys of",
+    "data=mnist": "data=mnist: the run's data cannot be replaced; change only single keys of",
     "rounds=[99,4]": "{run}/checkpoints: it has no checkpoint of round 99; it has those ",
     "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",
-    "method.rounds=3": "method={rounds:3}: the run was trained with its own value; "
+    "method.rounds=3": "method={rounds:3}: training has fixed this key of the run; "
     "change only keys of acc",
     "labelled_shares=[2]": "labelled_shares[0]=2: must be at most 1.",
     "fine_tuning_epochs=0": "fine_tuning_epochs=0: must be at least 1.",

@@ -81,7 +81,7 @@ def test_a_run_that_would_fine_tune_with_more_labels_is_refused() -> None:
         assemble(compose(*TINY, POOL, "evaluation.labelled_shares=[0.1,0.3]"))
     assert str(refused.value) == (
         "evaluation.labelled_shares=0.3: the run held labelled_pool=0.2 of the samples out of its "
-        "training; choose at most as much."
+        "training; choose at most that share."
     )
 
 
@@ -89,7 +89,7 @@ def test_more_labels_than_were_held_out_are_refused(ran: RunResult, capsys) -> N
     assert main([f"run={ran.run_dir}", "labelled_shares=[0.1,0.3]"]) == 2
     assert capsys.readouterr().err == (
         "labelled_shares=0.3: the run held labelled_pool=0.2 of the samples out of its training; "
-        "choose at most as much.\n"
+        "choose at most that share.\n"
     )
 
 

@@ -513,7 +513,9 @@ def test_batch_norm_is_refused_under_differential_privacy(tmp_path):
 
 @pytest.mark.parametrize("strategy", [{}, {"strategy": "fedavg"}, {"strategy": "fedadam"}])
 def test_a_strategy_without_a_proximal_term_takes_no_mu(tmp_path, strategy):
-    with pytest.raises(ConfigError, match=r'^mu=5: strategy="fed.*" has no such term; give "fedpr'):
+    with pytest.raises(
+        ConfigError, match=r'^mu=5: strategy="fed.*" has no proximal term; give "fedpr'
+    ):
         federated(tmp_path, mu=5.0, **strategy)
 
 
@@ -597,7 +599,7 @@ def test_strategies_have_names_on_the_command_line(word):
         ),
         (
             "data.target=tests.builders.own_module:Data",
-            "or for a module of your own experiment=lightning",
+            "or for your own module experiment=lightning",
         ),
     ],
 )
@@ -614,7 +616,7 @@ def test_a_logger_by_its_name_is_refused(tmp_path, logger):
 
 def test_other_methods_refuse_such_data():
     words = ["experiment=fedavg", "data=lightning", "data.target=tests.builders.own_module:Data"]
-    with pytest.raises(ConfigError, match="it is for a module of your own"):
+    with pytest.raises(ConfigError, match="it is for your own module"):
         Federation(compose(*words, "cluster=serial", "encoder=mlp"))
 
 

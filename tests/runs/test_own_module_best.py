@@ -96,7 +96,7 @@ def test_a_name_that_nothing_logs_is_told_once(tmp_path):
     )
     told = [note for note in view.notes if "checkpoint.best=val_lss" in note]
     assert told == [
-        "checkpoint.best=val_lss: nothing of this name is measured, so no best checkpoint is kept; "
+        "checkpoint.best=val_lss: no measured value has this name, so no best checkpoint is kept; "
         "did you mean val_loss?"
     ]
     assert not (run.run_dir / "model" / "best.ckpt").exists()

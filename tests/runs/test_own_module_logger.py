@@ -68,7 +68,7 @@ def test_what_a_client_draws_does_not_leave_it(module, keys, tmp_path):
     view = Silent()
     logger = TensorBoardLogger(tmp_path, name="board")
     run = federated(tmp_path / "run", module(), rounds=1, view=view, logger=logger, **keys)
-    assert sum("does not leave a client" in note for note in view.notes) == 1
+    assert sum("do not leave a client" in note for note in view.notes) == 1
     found = EventAccumulator(logger.log_dir).Reload().Tags()
     assert not [tag for tag in found["images"] if tag == "batch"] + found["tensors"]
     plain = federated(tmp_path / "plain", Lit(), rounds=1, **keys)

@@ -78,5 +78,5 @@ def test_what_is_no_lightning_module_is_not_called(tmp_path, monkeypatch, capsys
     for module in ("tests.builders.own_module:Data", "subprocess:Popen"):
         keys = [f"module={module}", data, "cluster=serial", "partition.clients=2"]
         assert train.main(["experiment=lightning", *keys]) == 2
-        told = f"module={module}: it is no class of a LightningModule; name one."
+        told = f"module={module}: it is not a LightningModule class; name one."
         assert told in capsys.readouterr().err

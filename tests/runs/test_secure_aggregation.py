@@ -92,8 +92,8 @@ def test_a_sum_of_one_client_is_refused_before_the_run(keys, round_, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train(tmp_path / "run", *small("fedavg"), MASKED, *keys)
     assert str(caught.value) == (
-        f"privacy.secure_aggregation=true: 1 client takes part in round {round_}, and a sum hides "
-        "it among 2 or more; let more take part."
+        f"privacy.secure_aggregation=true: 1 client takes part in round {round_}, but a sum hides "
+        "a client only among 2 or more; let more clients take part."
     )
     assert not (tmp_path / "run").exists()
 

@@ -402,7 +402,7 @@ def test_nothing_is_written_into_another_users_run(run, capsys, command):
         [f"run={run}" if command == "report" else f"model={run}"]
     )
     assert told == 2
-    assert "it is another user's folder" in capsys.readouterr().err
+    assert "it belongs to another user" in capsys.readouterr().err
     assert sorted(run.rglob("*")) == before
 
 

@@ -46,8 +46,8 @@ class Compression(Stage):
         key = f"aggregation.compression={self._config.compression}"
         if start.config.privacy.secure_aggregation:
             raise ConfigError(
-                f"{key}: under privacy.secure_aggregation=true each masked number has 64 bits, "
-                "however few it had before; leave one of the two out."
+                f"{key}: under privacy.secure_aggregation=true masks turn each number into 64 "
+                "bits, so compression saves nothing; leave one of the two out."
             )
         if start.config.privacy.dp.clip is not None:
             raise ConfigError(

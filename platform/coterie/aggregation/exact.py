@@ -124,12 +124,14 @@ class FixedPointSum:
         if self.weight + weight > _MAX_WEIGHT:
             total = self.weight + weight
             raise SumsExceededError(
-                f"Weights sum to {total}, over {_MAX_WEIGHT}; divide all weights by a number."
+                f"Weights sum to {total}, and at most {_MAX_WEIGHT} is possible; divide all "
+                "weights by the same number."
             )
         if self.bound + bound > _MAX_SUM:
             size, limit = (self.bound + bound) / _HIGH, _MAX_SUM / _HIGH
             raise SumsExceededError(
-                f"Weighted values sum to {size:.3g}, over {limit:.3g}; training diverged."
+                f"Weighted values sum to {size:.3g}, and at most {limit:.3g} is possible; "
+                "training diverged; lower the learning rate."
             )
         self.weight += weight
         self.bound += bound

@@ -80,9 +80,9 @@ def _check_values(
         found = magnitude(mean.tensors[name])
         if found > limit:
             raise ContractError(
-                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, and the server's own value "
-                f"and faults.max_growth allow {limit:.3g}; lower the learning rate, or the "
-                "noise if some is added."
+                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, and faults.max_growth "
+                f"allows at most {limit:.3g}; lower the learning rate, or the noise if some is "
+                "added."
             )
         largest = max(largest, found)
     return largest

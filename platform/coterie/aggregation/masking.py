@@ -98,7 +98,8 @@ class Masking(Stage):
             if phase.up and 0 < there < FEWEST:
                 raise ConfigError(
                     f"privacy.secure_aggregation=true: {there} client takes part in round "
-                    f"{phase.round}, and a sum hides it among {FEWEST} or more; let more take part."
+                    f"{phase.round}, but a sum hides a client only among {FEWEST} or more; let "
+                    "more clients take part."
                 )
 
     def request(self, run: PhaseRun) -> bool | None:
@@ -184,9 +185,9 @@ class Masking(Stage):
         for slot, found in sums.items():
             if found.weight > most:
                 raise RunError(
-                    f"The masked sum of {slot!r} has weight {found.weight}, and its "
-                    f"{len(clients)} clients' samples allow {most}: a client has sent more than "
-                    "its own; to see which, run with privacy.secure_aggregation=false."
+                    f"The masked sum of {slot!r} has weight {found.weight}, but the samples of "
+                    f"its {len(clients)} clients allow at most {most}: a client has sent too "
+                    "large a weight; to see which, run with privacy.secure_aggregation=false."
                 )
 
     def audit(
@@ -371,7 +372,7 @@ def _require(phase: Phase, needed: int, there: int, began: int) -> None:
     if there < needed:
         raise RunError(
             f"Round {phase.round}: {there} of {began} clients are left, and "
-            f"privacy.secure_aggregation takes {needed} to unmask their sum; correct what fails, "
+            f"privacy.secure_aggregation needs {needed} to unmask their sum; correct what fails, "
             "or let more clients take part, and go on with resume=true."
         )
 

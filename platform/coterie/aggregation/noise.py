@@ -291,8 +291,8 @@ def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
     for slot, total in totals(sums.sums, run.layouts).items():
         if total.low.any():
             raise ContractError(
-                f"Slot {slot!r}: under privacy.dp sums over samples are multiples of 2^-20; round "
-                "what a client sends."
+                f"Slot {slot!r}: under privacy.dp sums over samples have to be multiples of "
+                "2^-20; round what a client sends."
             )
         parts.append(total.high.long().numpy())
     return np.concatenate(parts)

@@ -35,7 +35,7 @@ def check_noise(start: Start) -> None:
         if config.compile:
             raise ConfigError(
                 f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient "
-                "comes from hooks, which compiled encoders may pass by; leave one of the two out."
+                "comes from hooks, which compiled encoders may bypass; leave one of the two out."
             )
     rule = config.aggregation.rule
     if rule not in ("weighted", "equal"):

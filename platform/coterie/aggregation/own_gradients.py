@@ -43,9 +43,9 @@ def check_own_gradients(encoder: nn.Module, shape: tuple[int, ...]) -> None:
     for name, gap in _gaps(encoder, shape):
         if not gap <= _TOLERANCE:
             raise ConfigError(
-                f"privacy.dp.unit=sample: Opacus' gradients of the encoder's {name} are not "
-                "those of each sample alone, so they cannot be clipped; choose another network, "
-                "in which samples do not meet."
+                f"privacy.dp.unit=sample: Opacus' gradients of the encoder's {name} are not those "
+                "of each sample alone, so they cannot be clipped; choose a network without "
+                "operations across samples."
             )
 
 

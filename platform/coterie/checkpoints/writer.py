@@ -78,7 +78,7 @@ class CheckpointWriter:
             self._save(folder, StateFiles(folder / STATES, self.backend), state, tracking)
         except (OSError, SafetensorError, StateLostError) as error:
             shutil.rmtree(folder.parent, ignore_errors=True)
-            self.warn(f"{problem} Nor could it be saved in {folder} ({error}).")
+            self.warn(f"{problem} It could not be saved in {folder} either ({error}).")
             return
         self.warn(
             f"{problem} It was saved in {folder}: make room, move it to {self.folder}, and go on "

@@ -277,8 +277,8 @@ def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d
             bad, longest = bad + len(over), max(longest, float(over.double().norm(dim=1).max()))
     if bad:
         raise DataError(
-            f"{bad} of {len(points)} rows of {name} are so long, up to {longest:.2g}, that their "
-            "squared distances are beyond float32: scale them to at most 9e18."
+            f"{bad} of {len(points)} rows of {name} have a length of up to {longest:.2g}, so "
+            "their squared distances overflow float32: scale them to at most 9e18."
         )
     return points
 

@@ -94,7 +94,7 @@ def farthest_first(centroids: Float[Tensor, "n d"], k: int, first: int) -> Float
         DataError: If there are fewer than k.
     """
     if len(centroids) < k:
-        raise DataError(f"k={k} seeds of {len(centroids)} centroids: lower k.")
+        raise DataError(f"k={k}: seeds are chosen from only {len(centroids)} centroids; lower k.")
     chosen = list(range(min(first, k)))
     wide = centroids.double()
     away = torch.stack([(wide - wide[i]).square().sum(dim=1) for i in chosen]).amin(dim=0)

@@ -40,7 +40,7 @@ def check_enough(most: int, samples: int, clusters: int | None) -> None:
     needed = max(_LEAST, clusters or 0)
     if most < needed:
         raise ConfigError(
-            f"method.minimum: {samples} samples make {most} prototypes or fewer, and clusters need "
+            f"method.minimum: {samples} samples make at most {most} prototypes, but clusters need "
             f"{needed}; lower it, add samples, or take method=kmeans."
         )
 

@@ -33,12 +33,12 @@ def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
             raise ConfigError(f"{key}={show(value)}: there is no such key; {hint}")
         if key not in CHANGEABLE:
             raise ConfigError(
-                f"{key}={show(value)}: the run was trained with its own value; change only keys of "
-                f"{sections}."
+                f"{key}={show(value)}: training has fixed this key of the run; change only keys "
+                f"of {sections}."
             )
         if key != "accelerator" and not isinstance(value, Mapping):
             raise ConfigError(
-                f"{key}={show(value)}: the run was trained with its own {key}; change only single "
+                f"{key}={show(value)}: the run's {key} cannot be replaced; change only single "
                 f"keys of it, as {key}.NAME=VALUE."
             )
 

@@ -272,7 +272,8 @@ def _check_choice(group: str, choice: str) -> None:
         method, _, data = choice.partition("_")
         if method in known and data in _choices_of("data"):
             raise ConfigError(
-                f"{group}={choice}: there is none; give experiment={method} data={data}."
+                f"{group}={choice}: there is no such experiment; give experiment={method} "
+                f"data={data}."
             )
     if group == "encoder" and "/" in choice:
         raise ConfigError(
@@ -286,7 +287,7 @@ def _check_choice(group: str, choice: str) -> None:
     if group == "tracking" and choice.startswith("["):
         raise ConfigError(f"{group}={choice}: several loggers go in tracking.loggers={choice}.")
     if choice not in known and {":", "."} & set(choice) and group in COMPONENTS:
-        raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
+        raise ConfigError(f"{group}={choice}: your class goes in {group}.target={choice}.")
     if choice not in known:
         why = not_among(group, choice, known, "coterie train --help")
         if group == "encoder" and not nearest(choice, known):

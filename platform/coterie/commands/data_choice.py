@@ -33,7 +33,8 @@ def separate_data(
     for key in refused:
         if key in section:
             raise ConfigError(
-                f"data.{key}: shards hold the samples as they are; set it where they are read."
+                f"data.{key}: shards hold the samples unchanged; set this key in the command that "
+                "reads the shards."
             )
     model = section_model("data", section)
     own = {key: value for key, value in section.items() if key != "target"}

@@ -41,7 +41,7 @@ usage: coterie train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
          -- python -m ray_jobs.train experiment=NAME ..."""
 _FIRST = """\
 usage: coterie train experiment=METHOD_DATA [KEY=VALUE ...]
-With data of yours: experiment=METHOD data=… (docs/data.md).
+With your own data: experiment=METHOD data=… (docs/data.md).
 METHOD      DATA"""
 _MORE = """\
 --help experiment=NAME: what it sets, and every key. --help all: all there is."""

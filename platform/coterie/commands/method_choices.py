@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 
 from coterie.commands.own_class_keys import OPTIMIZERS, STRATEGIES
 
-_OWN = "for a LightningModule of your own; give experiment=lightning"
+_OWN = "for your own LightningModule; give experiment=lightning"
 _LAYERS = f"it keeps layers with their clients, {_OWN} method.personal=[NAMES]"
 ELSEWHERE = {
     **{name: f"it is a strategy {_OWN} method.strategy={name}" for name in STRATEGIES},

@@ -67,7 +67,7 @@ def strategy_keys(name: str) -> dict[str, str]:
     asked, name = name, name.lower()
     if name in ("fedbn", "fedper"):
         raise ConfigError(
-            f"strategy={asked}: it keeps layers with their clients, so it is no strategy; give "
+            f"strategy={asked}: it keeps layers with their clients, so it is not a strategy; give "
             "personal=[NAMES] of the method."
         )
     if name in STRATEGIES:

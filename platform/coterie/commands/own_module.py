@@ -125,8 +125,8 @@ class Federation(federation.Federation):
             callbacks = [c for c in callbacks if isinstance(c, RunCallback)]
         elif not isinstance(config, RunConfig):
             raise ConfigError(
-                f"Federation: {type(config).__name__} is no config; give compose(…), or module=… "
-                "and data=…."
+                f"Federation: {type(config).__name__} is not a config; give compose(…), or "
+                "module=… and data=…."
             )
         elif own.keys() - {"logger", "data"}:
             raise ConfigError(
@@ -249,7 +249,7 @@ def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> 
     """Set the keys of a strategy by its name."""
     keys = strategy_keys(strategy)
     if mu is not None and not any(key.endswith("strategy.target") for key in keys):
-        raise ConfigError(f'mu={mu:g}: strategy="{strategy}" has no such term; give "fedprox".')
+        raise ConfigError(f'mu={mu:g}: strategy="{strategy}" has no proximal term; give "fedprox".')
     for key, value in keys.items():
         section, _, inner = key.partition(".")
         own: dict[str, Any] = {inner: value}
@@ -315,7 +315,7 @@ def _check_mappings(own: OwnRun) -> None:
     if not isinstance(own.get("trainer", {}), Mapping):
         raise ConfigError(
             'trainer: give the arguments of a Trainer, such as {"gradient_clip_val": 1.0}; each '
-            "client has a Trainer of its own."
+            "client has its own Trainer."
         )
     if not isinstance(cluster := own.get("cluster", {}), Mapping | str):
         raise ConfigError(

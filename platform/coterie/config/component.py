@@ -214,8 +214,8 @@ def config_model(target: str, remedy: str = NESTED) -> type[Component]:
     # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:
         raise ConfigError(
-            f"target={target}: its config model belongs to {_path_of(model)}; "
-            "give it a nested class Config of its own, which may inherit."
+            f"target={target}: its config model belongs to {_path_of(model)}; give the class its "
+            "own nested class Config, which may inherit."
         )
     return model
 

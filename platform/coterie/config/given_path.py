@@ -27,7 +27,7 @@ def given_path(key: str, given: str) -> Path:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(
-                f"{key}={given[:_SHOWN]}…: no file has so long a name; give another."
+                f"{key}={given[:_SHOWN]}…: the name is too long for a file; give another."
             ) from error
     return path
 

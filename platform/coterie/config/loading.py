@@ -168,10 +168,7 @@ def _remedy(section: str, target: str) -> str:
     if section == "method" and "LightningModule" in kinds:
         return f"a LightningModule goes in experiment=lightning module={target}"
     if section == "data" and kinds & {"LightningDataModule", "Dataset", "DataLoader"}:
-        return (
-            f"give data=torch data.target={target}, or for a module of your own "
-            "experiment=lightning"
-        )
+        return f"give data=torch data.target={target}, or for your own module experiment=lightning"
     return NESTED
 
 

@@ -121,7 +121,7 @@ class _Footer:
             for _, inner in self.all_fields():
                 self.skip(inner)
         elif kind == _MAP:
-            raise ValueError("its footer has a map, which parquet has not")
+            raise ValueError("its footer has a map, which parquet does not allow")
         else:
             self._varint()
 

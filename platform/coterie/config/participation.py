@@ -51,7 +51,9 @@ class ParticipationConfig(Component):
     @classmethod
     def _of_a_file(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and not isinstance(info.data.get("availability"), str):
-            raise ValueError("participation.availability names no file; name it, or leave this out")
+            raise ValueError(
+                "participation.availability names no file; name one, or leave the digest out"
+            )
         return value
 
     @model_validator(mode="after")

@@ -42,8 +42,8 @@ class DPConfig(Component):
             raise ValueError(f"budget={self.budget}: give clip too, such as privacy.dp.clip=1")
         if self.clip and self.noise_multiplier is None and self.budget is None:
             raise ValueError(
-                f"clip={self.clip}: give noise_multiplier too, or a budget, for which the run "
-                "tells the noise that it needs"
+                f"clip={self.clip}: give noise_multiplier too, or a budget; the run then names "
+                "the noise multiplier that the budget needs"
             )
         if self.clip is None and self.unit != "client":
             raise ValueError(f"unit={self.unit}: give clip and noise_multiplier too")
@@ -52,8 +52,8 @@ class DPConfig(Component):
             if not LEAST_NOISE <= noise <= MOST_NOISE:
                 raise ValueError(
                     f"clip={self.clip} with noise_multiplier={self.noise_multiplier} gives noise "
-                    f"of {noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, "
-                    "or scale the data"
+                    f"of {noise:g}, and it has to be from {LEAST_NOISE:g} to {MOST_NOISE}; change "
+                    "one of the two, or scale the data"
                 )
         return self
 

@@ -43,7 +43,9 @@ def _none_if_auto(value: Any) -> Any:
 def _share_of_gpus(gpus: float) -> float:
     """Refuse GPU shares that leave more than a twentieth unused, and shares such as 1.5 GPUs."""
     if gpus > 1 and gpus % 1:
-        raise ValueError(f"above 1 an actor has whole GPUs; give {int(gpus)} or {int(gpus) + 1}")
+        raise ValueError(
+            f"an actor with more than one GPU takes whole GPUs; give {int(gpus)} or {int(gpus) + 1}"
+        )
     fit = int(1 / gpus + 1e-9) if 0 < gpus < 1 else 0
     if fit and 1 - fit * gpus > 1 / 20:
         raise ValueError(
@@ -254,8 +256,8 @@ class CheckpointConfig(Component):
         every = info.data.get("every", value)
         if value and (every == 0 or value % every):
             raise ValueError(
-                f"checkpoint.every={every} skips some of these; set it to {value}, or to a divisor "
-                "of that"
+                f"with checkpoint.every={every} some of these rounds have no checkpoint; set "
+                f"checkpoint.every to {value} or a divisor of it"
             )
         return value
 

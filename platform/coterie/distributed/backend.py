@@ -369,6 +369,7 @@ class RayBackend:
         limit = self._config.cluster.max_actor_restarts
         if lost > limit:
             raise RunError(
-                f"{lost} actors died in one phase, over cluster.max_actor_restarts={limit}; "
-                "look for memory running out, or give each client a larger slice."
+                f"{lost} actors died in one phase, more than cluster.max_actor_restarts={limit}; "
+                "check whether memory runs out, or give each client a larger share of the "
+                "machine."
             )

@@ -135,8 +135,8 @@ class PredictionActors:
         if self.lost > limit:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(
-                f"{self.lost} actors died, over cluster.max_actor_restarts={limit} ({reason}); "
-                "look for memory running out, or take a smaller batch_size."
+                f"{self.lost} actors died, more than cluster.max_actor_restarts={limit} "
+                f"({reason}); check whether memory runs out, or take a smaller batch_size."
             ) from error
         self.actors[actor] = self._start()
         wait_until_ready([self.actors[actor]], self._config, self._stop)

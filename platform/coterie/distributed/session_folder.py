@@ -133,15 +133,15 @@ def _root() -> Path:
         status = folder.stat()
         if not {status.st_uid, folder.lstat().st_uid} <= trusted:  # of a link, its own too
             raise RunError(
-                f"RAY_TMPDIR={root}: {folder} is another user's, who may rename what is in it; "
-                "give a folder of your own."
+                f"RAY_TMPDIR={root}: {folder} belongs to another user, who may rename what is in "
+                "it; give a folder that you own."
             )
         others = stat.S_IWOTH if _is_own_group(status.st_gid) else stat.S_IWOTH | stat.S_IWGRP
         if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
             who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
             raise RunError(
-                f"RAY_TMPDIR={root}: {who} may rename what is in {folder}; chmod +t that, or "
-                "give another."
+                f"RAY_TMPDIR={root}: {who} may rename what is in {folder}; chmod +t that folder, "
+                "or give another."
             )
     return root
 

@@ -28,6 +28,7 @@ def temp_folder() -> Path:
         if short and whole.is_dir() and os.access(whole, os.W_OK | os.X_OK):
             return whole
     raise ConfigError(
-        f"RAY_TMPDIR: none of {', '.join((*given, *_USUAL))} is a folder to write to with at most "
-        f"{_LONGEST} characters, and Ray's sockets need one; set RAY_TMPDIR to such a folder."
+        f"RAY_TMPDIR: Ray's sockets need a writable folder whose path has at most {_LONGEST} "
+        f"characters, and none of {', '.join((*given, *_USUAL))} is one; set RAY_TMPDIR to such a "
+        "folder."
     )

@@ -136,6 +136,6 @@ def _waits_for(ready: int, least: int, config: ClusterConfig) -> str:
 def _missing(waiting: int, actors: int, config: ClusterConfig) -> str:
     return (
         f"cluster.start_timeout_s={config.start_timeout_s:g}: {waiting} of {actors} actors "
-        f"({_each(config)} each) were not granted or not ready in time, free are {_free()}, and "
+        f"({_each(config)} each) were not granted or not ready in time; {_free()} is free, and "
         f"{room(config)}; lower cluster.num_actors or add nodes."
     )

@@ -45,7 +45,7 @@ from coterie.execution.vmap_tasks import VmapTasks
 
 _logger = logging.getLogger(__name__)
 
-_UNTOLD = "an error that cannot be told"
+_UNTOLD = "an error without a readable message"
 
 Resolve = Callable[[Handle], Packed]
 

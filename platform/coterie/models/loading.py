@@ -205,7 +205,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
     expected = model.state_dict()
     for key in sorted(expected.keys() ^ weights.keys()):
-        what = "lacks" if key in expected else "has, but the model does not,"
+        what = "lacks" if key in expected else "does not match the model, which lacks"
         raise DataError(f"{path}: it {what} {key}; config.yaml and weights are of different runs.")
     for key, tensor in expected.items():
         if weights[key].shape != tensor.shape:

@@ -69,7 +69,8 @@ def _parameters(found: Any, path: Path) -> Mapping[str, Any]:
         complete = False
     if not complete:
         raise DataError(
-            f"{path}: it is no checkpoint of one of Coterie's modules; for a network of a library "
-            "give encoder.weights=FILE with its name, for a module of yours method.weights=FILE."
+            f"{path}: it is not a checkpoint of one of Coterie's modules; for a network of a "
+            "library give encoder.weights=FILE with its name, for your own module "
+            "method.weights=FILE."
         )
     return plain

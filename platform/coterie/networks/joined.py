@@ -55,7 +55,7 @@ class Joined(EncoderConfig):
         for part in parts:
             if not isinstance(part, EncoderConfig):
                 raise ConfigError(
-                    f"encoder.parts: {target_of(part)} is no encoder; name a class with build."
+                    f"encoder.parts: {target_of(part)} is not an encoder; name a class with build."
                 )
         named = [isinstance(part, NamedModel) and part.download for part in parts]
         return tuple(
@@ -74,7 +74,7 @@ class Joined(EncoderConfig):
         for encoder in encoders:
             if same := files.keys() & encoder.files.keys():
                 raise ConfigError(
-                    f"encoder.parts: two of them need a file {min(same)!r}; join other encoders."
+                    f"encoder.parts: two parts need a file {min(same)!r} each; join other encoders."
                 )
             files |= encoder.files
         joined = Encoder(_SideBySide(encoders), sum(each.features for each in encoders), files)

@@ -164,7 +164,7 @@ class NamedModel(ScalableConfig):
         if channels not in (1, 3):
             raise ConfigError(
                 f"encoder.model={self.model}: it takes 1 or 3 channels, the samples have "
-                f"{channels}; give an encoder of your own with encoder.target=package.module:Class."
+                f"{channels}; give your own encoder with encoder.target=package.module:Class."
             )
         height, width = (height, width) if self.size is None else (self.size, self.size)
         try:
@@ -197,8 +197,9 @@ class NamedModel(ScalableConfig):
         if self.weights is None or not 0 < 2 * seen < self.trained_on():
             return ""
         return (
-            f"encoder.model={self.model} was trained on {self.trained_on()} pixels a side and sees "
-            f"{seen}; with data.size or encoder.size nearer to that it represents more."
+            f"encoder.model={self.model} was trained on images of {self.trained_on()} pixels a "
+            f"side and gets images of {seen}; data.size or encoder.size nearer to the former "
+            "gives better representations."
         )
 
     def trained_on(self) -> int:

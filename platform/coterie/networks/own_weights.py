@@ -108,7 +108,7 @@ def _check_promised(path: Path, promised: str) -> None:
     if found != promised:
         path.resolve().unlink()
         path.unlink(missing_ok=True)
-        raise ValueError(f"its SHA-256 is {found[:8]}… and not {promised[:8]}…, as promised")
+        raise ValueError(f"its SHA-256 is {found[:8]}…, not the promised {promised[:8]}…")
 
 
 def _source(repository: str, path: str) -> str:

@@ -91,7 +91,7 @@ def _check_archive(content: bytes) -> None:
         known = known and struct.unpack_from("<Q", content, end + 64) == (end,)
         size, start = struct.unpack_from("<QQ", content, end + 40)
     if not known or start + size != end:
-        raise RefusedError("its archive ends otherwise than that of torch.save")
+        raise RefusedError("its archive does not end like one of torch.save")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = archive.infolist()
     if any(part.filename.endswith("constants.pkl") for part in parts):

@@ -35,8 +35,8 @@ def read_file(key: str, path: str) -> bytes:
         if told := checkpoint_in_parts(given_path(key, path)):
             raise ConfigError(f"{key}={path}: {told}.")
         raise ConfigError(
-            f"{key}={path}: it cannot be read (a folder); for the encoder of a run take "
-            "encoder=pretrained encoder.path=FOLDER."
+            f"{key}={path}: it is a folder; for the encoder of a run take encoder=pretrained "
+            "encoder.path=FOLDER."
         )
     try:
         with open_regular(given_path(key, path)) as file:

@@ -226,7 +226,9 @@ class Loop:
     def _serve(self, state: RunState, run: PhaseRun, result: PhaseResult) -> None:
         """Let the aggregation's stages take their steps, then run the method's server half."""
         if not result.client_results:
-            self.observer.note(f"Round {run.phase.round}: nobody took part in {run.phase.name!r}.")
+            self.observer.note(
+                f"Round {run.phase.round}: no client took part in {run.phase.name!r}."
+            )
             state.server = state.server.advance(run.phase, {})
             return
         means, kept = self.pipeline.step(run, result.means, state.stages)
@@ -265,6 +267,6 @@ def _check_trained(state: RunState) -> None:
     ledger = state.ledger
     if state.phases and not (ledger.down or ledger.up or state.states):
         raise RunError(
-            f"Nobody took part in any of the {state.phases} phases: no client was present, or all "
+            f"No client took part in any of the {state.phases} phases: none was present, or all "
             "dropped out; change participation, or take another seed."
         )

@@ -95,7 +95,7 @@ def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
         if share > pool:
             raise ConfigError(
                 f"{key}={share:g}: the run held labelled_pool={pool:g} of the samples out of its "
-                "training; choose at most as much."
+                "training; choose at most that share."
             )
 
 

@@ -47,16 +47,14 @@ def doubts(
         yield from _few(sum(map(len, parts)), cluster_number(config, len(data.classes)))
     elif isinstance(config.encoder, EncoderConfig) and config.encoder.untrained:
         yield (
-            "The encoder's weights are random, and this method trains none; take encoder=timm:NAME "
-            "or torchvision:NAME with encoder.download=true, or encoder=pretrained."
+            "The encoder's weights are random, and this method does not train them; take "
+            "encoder=timm:NAME or torchvision:NAME with encoder.download=true, or "
+            "encoder=pretrained."
         )
     if data.samples.ndim == 2:
         yield from unlike_columns(data, config.data)
     if load_target(target_of(config.method)).needs_labels and data.test_samples is None:
-        yield (
-            "The data has no test set, so the final score is that of the samples that are trained "
-            "on."
-        )
+        yield "The data has no test set, so the final score is measured on the training samples."
     if dp.clip is not None and dp.unit == "sample" and trains:
         yield (
             "privacy.dp.unit=sample: each step computes every sample's own gradient, which takes "
@@ -68,7 +66,7 @@ def _few(count: int, clusters: int) -> Iterator[str]:
     if count < max(_SAMPLES, _EACH * clusters):
         yield (
             f"{count:,} samples are few to train a network on, so its result may be chance; "
-            "experiment=concord and experiment=kmeans train none."
+            "experiment=concord and experiment=kmeans train no network."
         )
 
 
@@ -102,7 +100,7 @@ def _row_numbers(values: NDArray[np.floating], names: Sequence[str]) -> Iterator
     if counts.any() and not counts.all():
         which = listed([name for name, is_one in zip(names, counts, strict=True) if is_one])
         others = _others(names, counts)
-        yield f"{which} numbers the rows and says nothing of them; {others} leaves it out."
+        yield f"{which} numbers the rows and says nothing about them; {others} leaves it out."
 
 
 def _others(names: Sequence[str], useless: NDArray[np.bool_]) -> str:

@@ -20,8 +20,8 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
     if not isinstance(method, FederatesModule):
         if loaders:
             raise ConfigError(
-                "data=lightning: it is for a module of your own, with experiment=lightning; "
-                "give data=torch for a method of Coterie's."
+                "data=lightning: it is for your own module, with experiment=lightning; give "
+                "data=torch for a method of Coterie's."
             )
         return
     if not loaders:
@@ -44,7 +44,7 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
     for key in _UNSCORED:
         if getattr(config.evaluation, key):
             raise ConfigError(
-                f"evaluation.{key}: a module of your own is evaluated by its validation_step and "
+                f"evaluation.{key}: your own module is evaluated by its validation_step and "
                 "test_step; leave it out."
             )
 

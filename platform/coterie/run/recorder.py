@@ -211,7 +211,7 @@ class Recorder:
             close = nearest(short, measured)
             hint = f"did you mean {close}?" if close else f"there is {listed(sorted(measured))}."
             self._tell_once(
-                f"checkpoint.best={policy.best}: nothing of this name is measured, so no best "
+                f"checkpoint.best={policy.best}: no measured value has this name, so no best "
                 f"checkpoint is kept; {hint}"
             )
             return False

@@ -175,7 +175,10 @@ class _Held:
         self._runs, self._watcher = runs, watcher
         self._since = {number: time.monotonic() for number, run in runs.items() if run.held}
         for number in self._since:
-            watcher.note(f"{runs[number].name}: waiting for the process that still writes in it")
+            watcher.note(
+                f"{runs[number].name}: waiting for another process, which still writes in its "
+                "folder"
+            )
 
     def __contains__(self, number: int) -> bool:
         return number in self._since

@@ -72,8 +72,8 @@ def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
     found, files = paired_differences(table), list[Path]()
     if not foremost(table) and any(record.completed for record in table.records):
         _log.warning(
-            "There are no scores to compare, as without labels; name the data's labels, or set "
-            "evaluation.unsupervised=true for scores that need none."
+            "There are no scores to compare, perhaps because the data has no labels; name its "
+            "labels, or set evaluation.unsupervised=true for scores that need none."
         )
     if any(one.half is not None for one in found):
         files.append(out / "differences.csv")

@@ -114,8 +114,8 @@ class Study:
         for name in WRITTEN:
             if (self.folder / name).is_symlink():
                 raise RunError(
-                    f"{self.folder / name}: it has become a link, and what is written stays in "
-                    "its own folder; delete the link, and resume."
+                    f"{self.folder / name}: it has become a link, and a study writes only in its "
+                    "own folder; delete the link, and resume."
                 )
 
     def train(

@@ -127,7 +127,7 @@ def _check_replaceable(name: str, parent: int) -> None:
     with suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise OSError(errno.EEXIST, "it is no regular file, and is not replaced")
+            raise OSError(errno.EEXIST, "it is not a regular file, and is not replaced")
 
 
 def _finish(name: str, folder: int, mode: int) -> None:

@@ -76,8 +76,8 @@ def check_contained(key: str, folder: Path) -> None:
                     log = "wandb" in parts and entry.name.endswith(".log")
                     if own or not (inside or log):
                         raise ConfigError(
-                            f"{key}={folder}: {entry.path} is a link, and what is written stays in "
-                            "its own folder; put the file itself there, or delete the link."
+                            f"{key}={folder}: {entry.path} is a link, and files are written "
+                            "only in this folder; put the file itself there, or delete the link."
                         )
                 elif entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
@@ -101,13 +101,13 @@ def check_ours(key: str, folder: Path) -> None:
         own, found = os.fstat(made.fileno()), folder.stat()
     if {found.st_uid, folder.lstat().st_uid} - {0, own.st_uid}:
         raise ConfigError(
-            f"{key}={folder}: it is another user's folder, who could lead what is written there to "
-            "other files; choose a new one, or chown it with all that is in it."
+            f"{key}={folder}: it belongs to another user, who could redirect what is written "
+            "there to other files; choose a new folder, or chown this one with all that is in it."
         )
     if found.st_mode & stat.S_IWOTH and not own.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"{key}={folder}: everybody may write there, and could lead what is written to other "
-            "files; choose a new folder, such as one in it."
+            f"{key}={folder}: everybody may write there, and could redirect what is written to "
+            "other files; choose a new folder, such as one in it."
         )
 
 
@@ -120,8 +120,8 @@ def check_replaceable(key: str, path: Path) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise ConfigError(
-                f"{key}={path}: there is something else than a file, such as a link, a device or a "
-                "folder; choose another name."
+                f"{key}={path}: it is not a file, but a link, a device or a folder, for example; "
+                "choose another name."
             )
 
 

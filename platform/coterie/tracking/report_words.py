@@ -151,8 +151,8 @@ def in_words(
 def own_noise_in_words(epsilon: float) -> str:
     """Describe what is protected by noise that clients add themselves (Orchestra, FedSC)."""
     return (
-        f"Clients added noise to some of what they sent, centroids or matrices, whose ε is "
-        f"{epsilon:.3g}. It does not cover the model: nothing bounds what that tells about a "
+        "Clients added noise to some of what they sent, centroids or matrices, whose ε is "
+        f"{epsilon:.3g}. It does not cover the model: nothing bounds what the model tells about a "
         "single sample."
     )
 

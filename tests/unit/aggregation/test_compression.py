@@ -126,7 +126,11 @@ def test_a_slot_that_was_not_received_is_sent_as_it_is():
 @pytest.mark.parametrize(
     ("method", "privacy", "why"),
     [
-        (FedAvg.Config(rounds=1), PrivacyConfig(secure_aggregation=True), "each masked number has"),
+        (
+            FedAvg.Config(rounds=1),
+            PrivacyConfig(secure_aggregation=True),
+            "masks turn each number into 64",
+        ),
         (
             FedAvg.Config(rounds=1),
             PrivacyConfig(dp=DPConfig(clip=1.0, noise_multiplier=1.0)),

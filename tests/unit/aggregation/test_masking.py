@@ -163,7 +163,7 @@ def test_a_masked_sum_of_more_weight_than_its_clients_samples_is_refused():
         for weights in (by_rank, lambda run: {**by_rank(run), 4: 5})
     )
     assert found(masked(honest, 5, FaultsConfig())) == means(*range(5))
-    says = r"has weight 20, and its 5 clients' samples allow 19: a client has sent more than its"
+    says = r"has weight 20, but the samples of its 5 clients allow at most 19: a client has sent"
     with pytest.raises(RunError, match=says):
         masked(lying, 5, FaultsConfig())
 
@@ -172,7 +172,9 @@ def test_the_weight_of_a_client_that_was_dropped_is_nobodys():
     backend = Backend([("mask", 4)] * 3, stage=Masking(object(), by_rank))
     assert found(masked(backend, 5, FaultsConfig())) == means(*range(4))
     lying = Backend([("mask", 4)] * 3, stage=Masking(object(), lambda run: {**by_rank(run), 3: 4}))
-    with pytest.raises(RunError, match="has weight 14, and its 4 clients' samples allow 13"):
+    with pytest.raises(
+        RunError, match="has weight 14, but the samples of its 4 clients allow at most 13"
+    ):
         masked(lying, 5, FaultsConfig())
 
 

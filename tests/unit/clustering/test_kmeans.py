@@ -74,7 +74,7 @@ def test_lengths_that_are_not_ordinary_leave_the_bits_of_the_others_alone():
 def test_squares_beyond_float32_and_no_features_are_refused():
     x = torch.ones(5, 2)
     for points, centroids, name in ((x * 1e25, x, "x"), (x, x * 1e25, "centroids")):
-        with pytest.raises(DataError, match=f"5 of 5 rows of {name} are so long"):
+        with pytest.raises(DataError, match=f"5 of 5 rows of {name} have a length of up to"):
             nearest_centroids(points, centroids)
     with pytest.raises(DataError, match=r"x of shape \(5, 0\): give vectors"):
         kmeans(torch.ones(5, 0), 2, seed=0)
@@ -277,9 +277,9 @@ def test_the_index_moves_to_the_points_gpu_where_faiss_has_one(monkeypatch):
         ({"x": np.array([[0.0], [np.nan], [1.0], [np.inf]])}, "2 of 4 rows of x are not finite"),
         (
             {"x": np.array([[0.0], [9e18], [1e19], [1e20]])},
-            "2 of 4 rows of x are so long, up to 1e.20",
+            "2 of 4 rows of x have a length of up to 1e.20",
         ),
-        ({"init": np.array([[0.0], [-1e20]])}, "1 of 2 rows of init are so long"),
+        ({"init": np.array([[0.0], [-1e20]])}, "1 of 2 rows of init have a length of up to"),
         ({"x": np.zeros(4)}, r"x of shape \(4,\)"),
         ({"weights": np.array([1.0, -1, 1, 1])}, "give 4 finite non-negative numbers"),
         ({"weights": np.array([1.0, 0, 0, 0])}, "k=2 clusters for 1 points of non-zero weight"),

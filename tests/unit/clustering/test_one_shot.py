@@ -128,5 +128,5 @@ def test_of_more_than_are_wanted_the_first_are_taken() -> None:
 
 
 def test_too_few_to_choose_from_are_refused() -> None:
-    with pytest.raises(DataError, match="k=5 seeds of 4 centroids: lower k"):
+    with pytest.raises(DataError, match="k=5: seeds are chosen from only 4 centroids; lower k"):
         farthest_first(POINTS[:4], 5, 2)

@@ -252,7 +252,7 @@ PROBLEMS = [
     ),
     (
         ["experiment=first", "encoder=a.b:C"],
-        "encoder=a.b:C: a class of your own goes in encoder.target=a.b:C.",
+        "encoder=a.b:C: your class goes in encoder.target=a.b:C.",
     ),
     (
         ["experiment=first", "encoder=hf:x/y"],
@@ -262,11 +262,11 @@ PROBLEMS = [
     (["experiment=first", "encoder=a/b"], "encoder=a/b: give encoder=timm:NAME, which takes the"),
     (
         ["experiment=first", "method=fedprox"],
-        "method=fedprox: it is a strategy for a LightningModule of your own; give "
+        "method=fedprox: it is a strategy for your own LightningModule; give "
         "experiment=lightning method.strategy=fedprox.",
     ),
-    (["experiment=fedprox_digits"], "experiment=fedprox_digits: it is a strategy for a Lightning"),
-    (["experiment=fedbn"], "experiment=fedbn: it keeps layers with their clients, for a Lightning"),
+    (["experiment=fedprox_digits"], "experiment=fedprox_digits: it is a strategy for your own Li"),
+    (["experiment=fedbn"], "experiment=fedbn: it keeps layers with their clients, for your own Li"),
     (
         ["experiment=first", "method=fedyogi"],
         "method=fedyogi: it is an optimiser of the server; give aggregation.optimizer=yogi ",
@@ -475,9 +475,7 @@ def test_what_is_more_than_a_list_is_hydras(text):
 
 @pytest.mark.parametrize("key", ["strategy=fedprox", "personal=['head.*']", "keep_optimizer=true"])
 def test_keys_of_an_own_module_are_told_where_they_go(key):
-    with pytest.raises(
-        ConfigError, match="of a LightningModule of your own; give experiment=light"
-    ):
+    with pytest.raises(ConfigError, match="of your own LightningModule; give experiment=light"):
         compose("experiment=fedavg_digits", f"method.{key}")
 
 
@@ -547,7 +545,7 @@ def test_classes_are_read_where_the_partition_is_by_class(words, read):
         ),
         (
             ["experiment=lightning", "data=mine.Data"],
-            "^data=mine.Data: a class of your own goes in data.target=mine.Data",
+            "^data=mine.Data: your class goes in data.target=mine.Data",
         ),
         (["experiment=kmeans", "data=csv"], "^data=csv: .* did you mean manifest"),
         (["experiment=kmeans", f"seed={'9' * 5000}"], "^seed=9+…: it cannot be read"),

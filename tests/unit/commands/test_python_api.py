@@ -19,7 +19,7 @@ def test_keys_are_texts(given):
 
 @pytest.mark.parametrize("given", ["experiment=fedavg_digits", {"seed": 1}, Lit()], ids=type)
 def test_a_config_is_one_of_compose(given):
-    with pytest.raises(ConfigError, match=r"Federation: .* is no config; give compose\(…\), or"):
+    with pytest.raises(ConfigError, match=r"Federation: .* is not a config; give compose\(…\), or"):
         Federation(given, Data())
 
 

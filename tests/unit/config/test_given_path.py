@@ -17,7 +17,9 @@ def test_the_home_folder_is_filled_in(monkeypatch):
 
 
 def test_a_name_that_no_file_can_have_is_refused():
-    with pytest.raises(ConfigError, match=r"^run=a+…: no file has so long a name; give another"):
+    with pytest.raises(
+        ConfigError, match=r"^run=a+…: the name is too long for a file; give another"
+    ):
         given_path("run", "a" * 5000)
 
 

@@ -177,7 +177,7 @@ RUN_PROBLEMS = [
     ),
     (
         {"cluster": {"gpus_per_client": 1.5}},
-        "cluster.gpus_per_client=1.5: above 1 an actor has whole GPUs; give 1 or 2.",
+        "cluster.gpus_per_client=1.5: an actor with more than one GPU takes whole GPUs; give 1 or 2.",
     ),
     ({"cluster": {"cpus_per_client": 0}}, "cluster.cpus_per_client=0: must be above 0."),
     ({"cluster": 3}, "cluster=3: must be a group of keys; give it one such as cluster.backend=…."),
@@ -253,7 +253,7 @@ TARGETS = [
     (
         {"target": f"{HERE}:Heir"},
         f"encoder.target={HERE}:Heir: its config model belongs to {HERE}:Learner; "
-        "give it a nested class Config of its own, which may inherit.",
+        "give the class its own nested class Config, which may inherit.",
     ),
 ]
 

@@ -37,7 +37,7 @@ def test_folders_of_the_wrong_form(tmp_path):
     write(tmp_path / "loose.png")
     assert refusal(ClassFolders, tmp_path) == (
         "PATH: there are no folders of classes in it; make one for each, or choose "
-        "data=image_folder for pictures without."
+        "data=image_folder for pictures without classes."
     )
     write(tmp_path / "cat" / "1.png")
     (tmp_path / "dog").mkdir()

@@ -314,7 +314,9 @@ def packed_scan(frame_size, told, kind="JPEG2000"):
 @pytest.mark.parametrize("kind", ["JPEG2000", "JPEG"])
 def test_a_compressed_picture_of_another_size_is_not_decoded(kind):
     assert shown(packed_scan((16, 12), (16, 12), kind)).shape == (12, 16)
-    with pytest.raises(DataError, match="its picture is of 3000×2000 pixels, and it says 16×12"):
+    with pytest.raises(
+        DataError, match="its picture is of 3000×2000 pixels, and its header says 16×12"
+    ):
         shown(packed_scan((3000, 2000), (16, 12), kind))
 
 

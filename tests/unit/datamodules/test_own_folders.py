@@ -68,7 +68,7 @@ def test_folders_of_systems_are_passed_over_and_told(tmp_path, cls, caplog):
     assert "cat" in (*data.classes, *data.owner_names, "cat")
     assert set(data.classes) <= {"cat", "dog"}
     assert set(data.owner_names) <= {"cat", "dog"}
-    assert "folders that systems make are passed over" in caplog.text
+    assert "folders that operating systems make are skipped" in caplog.text
     assert "@eaDir" in caplog.text
     assert "1 .db" in caplog.text
 

@@ -517,7 +517,7 @@ def test_folders_that_are_predicted_have_levels_of_their_own_if_they_were_sites(
     else:
         assert (found[:3].max(), found[3:].max()) == (16, 255)
         assert "3 of 6 pictures of more than 8 bits have no level above 4095" in caplog.text
-        assert "come out dark; if they have 12 bits, give them as a client" in caplog.text
+        assert "come out dark; if they have 12 bits, give them as a separate client" in caplog.text
 
 
 def test_measured_levels_of_other_numbers():

@@ -95,14 +95,18 @@ GAPS = {
 @pytest.mark.parametrize("column", GAPS)
 def test_a_gap_in_a_shard_is_refused(tmp_path, column):
     folder = shards(tmp_path / "x", {column: GAPS[column]}, clients=["x", "y"])
-    refused(lambda: everything(folder), "it is not the shard of its index; import the data")
+    refused(
+        lambda: everything(folder), "it is not the shard that the index describes; import the data"
+    )
 
 
 @pytest.mark.parametrize("row", [None, [4.0, None, 6.0]])
 def test_a_gap_among_vectors_moves_no_others(tmp_path, row):
     rows = pa.array([[1.0, 2, 3], row, [7, 8, 9], [10, 11, 12]], FLOATS)
     folder = shards(tmp_path / "x", {"sample": rows}, **VECTORS)
-    refused(lambda: everything(folder), "it is not the shard of its index; import the data")
+    refused(
+        lambda: everything(folder), "it is not the shard that the index describes; import the data"
+    )
 
 
 @pytest.mark.parametrize(

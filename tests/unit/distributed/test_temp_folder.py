@@ -41,5 +41,5 @@ def test_a_relative_folder_counts_in_full(monkeypatch, tmp_path):
 def test_without_any_the_variable_is_named(monkeypatch):
     monkeypatch.setenv("TMPDIR", "/no/such")
     monkeypatch.setattr(module, "_USUAL", ("/nor/this",))
-    with pytest.raises(ConfigError, match="none of /no/such, /nor/this is a folder"):
+    with pytest.raises(ConfigError, match="none of /no/such, /nor/this is one"):
         temp_folder()

@@ -169,7 +169,7 @@ def test_weights_that_do_not_fit_are_refused(copy):
     save_file({k: v for k, v in weights.items() if k != KEY}, path)
     assert f"model.safetensors: it lacks {KEY}; config.yaml and weights" in refusal(copy)
     save_file({**weights, "extra": torch.zeros(1)}, path)
-    assert "it has, but the model does not, extra; config.yaml" in refusal(copy)
+    assert "it does not match the model, which lacks extra; config.yaml" in refusal(copy)
     save_file({**weights, KEY: torch.zeros(8, 1, 4, 5)}, path)
     assert f"{KEY} has shape (8, 1, 4, 5) for (8, 1, 4, 4); config.yaml" in refusal(copy)
     path.write_bytes(path.read_bytes()[:1000])

@@ -220,7 +220,7 @@ def test_maes_encoder_sees_no_masked_pixel() -> None:
 
 
 REFUSED = {
-    "is another network; choose one, such as encoder=timm": (MAE, {}, {"encoder": MLP()}),
+    "this network is not one; choose one, such as encoder=timm": (MAE, {}, {"encoder": MLP()}),
     "square images of square patches, not 4×8": (
         MAE,
         {},

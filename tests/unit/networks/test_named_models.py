@@ -391,7 +391,10 @@ def test_weights_for_far_larger_images_are_told(tmp_path, size, told) -> None:
     save_file(network.state_dict(), tmp_path / "w.safetensors")
     given = Timm(model=TINY, weights=str(tmp_path / "w.safetensors"))
     assert given.trained_on() == 160
-    sentence = f"encoder.model={TINY} was trained on 160 pixels a side and sees {size}; "
+    sentence = (
+        f"encoder.model={TINY} was trained on images of 160 pixels a side and gets images of "
+        f"{size}; "
+    )
     assert given.advice((3, size, size + 9)).startswith(sentence) is told
     assert given.model_copy(update={"size": 160}).advice((3, size, size)) == ""
     assert Timm(model=TINY).advice((3, size, size)) == ""  # random weights suit any
@@ -403,4 +406,8 @@ def test_a_run_tells_once_that_its_images_are_small(tmp_path) -> None:
     given = ("encoder=torchvision:resnet18", f"encoder.weights={tmp_path}/w.safetensors")
     config = compose(*ONE_ROUND, *given, "data.size=32", f"run_dir={tmp_path}/run")
     Federation(config, view=seen).run()
-    assert [note for note in seen.notes if "was trained on 224 pixels a side and sees 32" in note]
+    assert [
+        note
+        for note in seen.notes
+        if "was trained on images of 224 pixels a side and gets images of 32" in note
+    ]

@@ -236,9 +236,9 @@ def test_an_archive_has_one_directory():
     start, size = struct.unpack("<II", plain[-22:][12:20])[::-1]
     both = packed[:-22] + plain[start : start + size]
     end = plain[-22:-10] + struct.pack("<II", size, struct.unpack("<I", packed[-6:-2])[0]) + b"\0\0"
-    with pytest.raises(DataError, match=r"its archive ends otherwise than that of torch\.save"):
+    with pytest.raises(DataError, match=r"its archive does not end like one of torch\.save"):
         parse_weights(both + end, "x.pt")
-    with pytest.raises(DataError, match=r"its archive ends otherwise than that of torch\.save"):
+    with pytest.raises(DataError, match=r"its archive does not end like one of torch\.save"):
         parse_weights(b"before" + plain, "x.pt")
 
 

@@ -178,5 +178,5 @@ def test_the_folder_of_another_user_is_refused(command, tmp_path, capsys) -> Non
     keys = SMALL if command == "embed" else ("data=digits",)
     job = embed if command == "embed" else import_data
     assert job.main([*keys, f"out={out}"]) == 2
-    assert "it is another user's folder" in capsys.readouterr().err
+    assert "it belongs to another user" in capsys.readouterr().err
     assert not [*out.iterdir()]

@@ -54,7 +54,7 @@ def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(tmp_path, c
     assert private.read_text() == "precious"
     if name.endswith("parquet"):
         assert code == 2
-        assert shown.err.startswith(f"out={place}: there is something else than a file")
+        assert shown.err.startswith(f"out={place}: it is not a file, but a link")
     elif kind != "link":  # a figure that fails ends nothing, and is not told as written
         assert code == 0
         assert shown.out.splitlines()[-1] == str(out / "partition.parquet")
@@ -101,7 +101,7 @@ def test_a_file_that_leaves_clients_without_samples_is_refused_at_once(tmp_path,
     far = pa.array([0, client], table.schema.field("client").type)
     place = table.schema.get_field_index("client")
     pq.write_table(table.set_column(place, "client", far), tmp_path / "p.parquet")
-    with pytest.raises(DataError, match=rf"numbers a client {client}, but 2 samples leave some"):
+    with pytest.raises(DataError, match=rf"has a client {client}, but with 2 samples some"):
         read_partition(tmp_path / "p.parquet", data())
 
 

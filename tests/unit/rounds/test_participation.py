@@ -110,7 +110,7 @@ def test_a_phase_without_participants_passes_and_changes_nothing():
     assert (empty.result.client_results, empty.result.failures, empty.traffic.up) == ((), (), {})
     assert third.metadata["weights"] == {"model/0": 3}  # client 2 chose model 0
     notes = [call[1] for call in loop.observer.calls if call[0] == "note"]
-    assert notes == ["Round 2: nobody took part in 'choose'."]
+    assert notes == ["Round 2: no client took part in 'choose'."]
 
 
 def test_peer_messages_waits_for_an_absent_client():
@@ -168,7 +168,7 @@ def test_inline_lists_and_files_are_one(tmp_path):
 def test_a_run_that_nobody_took_part_in_is_no_run():
     keys = ParticipationConfig(dropout_rate=0.999)
     workload = make_workload(Pool.Config(rounds=2), [2] * 3, participation=keys)
-    with pytest.raises(RunError, match=r"^Nobody took part in any of the 2 phases: no client was"):
+    with pytest.raises(RunError, match=r"^No client took part in any of the 2 phases: none was"):
         run(workload)
 
 

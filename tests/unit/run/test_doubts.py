@@ -111,7 +111,8 @@ def test_a_column_that_numbers_the_rows_is_told_also_where_it_outweighs_nothing(
     config, data = table(columns)
     (sentence,) = [each for each in doubts(config, data, [np.arange(60)]) if "numbers" in each]
     assert sentence == (
-        "b numbers the rows and says nothing of them; 'data.feature_columns=[a,c]' leaves it out."
+        "b numbers the rows and says nothing about them; 'data.feature_columns=[a,c]' "
+        "leaves it out."
     )
     alone = table(np.arange(60.0)[:, None])
     assert not [each for each in doubts(*alone, [np.arange(60)]) if "numbers" in each]
@@ -229,7 +230,9 @@ def test_few_samples_for_each_cluster_are_told():
 @pytest.mark.parametrize("encoder", ["conv2", "torchvision:resnet18"])
 def test_random_weights_that_nothing_trains_are_told(encoder):
     (sentence,) = told("kfed_digits", np.zeros((500, 1, 8, 8), np.uint8), f"encoder={encoder}")
-    assert sentence.startswith("The encoder's weights are random, and this method trains none")
+    assert sentence.startswith(
+        "The encoder's weights are random, and this method does not train them"
+    )
 
 
 @pytest.mark.parametrize("encoder", ["raw", "orientations"])

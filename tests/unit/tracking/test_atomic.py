@@ -75,7 +75,7 @@ def test_what_another_user_has_put_in_its_folders_place_is_not_written_in(tmp_pa
 def test_what_is_no_file_is_not_replaced(kind, tmp_path):
     path = tmp_path / "a"
     os.mkfifo(path) if kind == "pipe" else path.mkdir()
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         write_text_atomically(path, "mine")
     assert not path.is_file()
     assert [*tmp_path.iterdir()] == [path]
