@@ -104,6 +104,7 @@ for first, second in ((own, coteries), (coteries, own)):
 """
 
 
+@pytest.mark.slow
 def test_a_users_own_packages_keep_their_names(tmp_path: Path) -> None:
     """Whichever is imported first; PyTorch is imported once for both orders."""
     for name in ("modules", "datamodules", "ray_jobs", "jobs"):

@@ -6,7 +6,8 @@ import pytest
 
 from coterie.jobs.train import main
 
-pytestmark = pytest.mark.ray
+# `tests/unit/distributed/test_event_checks.py` has each check by itself.
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 KEYS = (
     "experiment=kmeans_digits",
@@ -29,9 +30,7 @@ def trained(folder, *keys):
     ).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "forges", ["failures", *(pytest.param(k, marks=pytest.mark.slow) for k in ("calls", "metrics"))]
-)
+@pytest.mark.parametrize("forges", ["failures", "calls", "metrics"])
 def test_an_actor_that_forges_events_is_replaced(tmp_path, forges):
     _, honest = trained(tmp_path / "honest", "cluster=serial")
     target = "method.target=tests.builders.forger:Forger"

@@ -99,6 +99,7 @@ def test_sums_larger_than_the_object_store_go_by_the_disk(no_cluster, tmp_path):
     assert all(torch.equal(small[name], value) for name, value in plain.items())
 
 
+@pytest.mark.slow
 def test_a_limit_under_which_ray_aborts_is_told(tmp_path):
     done = command(*LARGE, f"run_dir={tmp_path / 'run'}", limit=63 * 2**30)
     assert done.returncode == 1

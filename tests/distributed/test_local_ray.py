@@ -65,6 +65,7 @@ def test_its_workers_have_this_processes_priority_or_the_users(monkeypatch, give
     assert found == min(19, os.nice(0) + int(given or 0))
 
 
+@pytest.mark.slow
 def test_a_dead_one_is_replaced():
     connect(ClusterConfig())
     dead = LocalRay.running
@@ -141,6 +142,7 @@ def _check_for(watch, seconds):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_one_whose_control_process_stands_still_is_told_in_time_and_ends():
     connect(ClusterConfig())
     local = LocalRay.running
@@ -201,7 +203,7 @@ print(time.monotonic() - begun < 20, flush=True)
         pytest.param("gcs_server", "SIGSTOP", marks=pytest.mark.slow),
         pytest.param("raylet", "SIGSTOP", marks=pytest.mark.slow),
         pytest.param("keeper", "SIGSTOP", marks=pytest.mark.slow),
-        ("keeper", "SIGKILL"),
+        pytest.param("keeper", "SIGKILL", marks=pytest.mark.slow),
     ],
 )
 def test_who_leaves_it_waits_for_no_part_that_stands_still_and_leaves_nothing(mark, part, sent):

@@ -222,6 +222,7 @@ def test_a_refused_token_is_told_at_once(cluster, tmp_path, mode, token, sentenc
     assert time.monotonic() - begun < 15  # Ray itself would repeat the call for 20 seconds
 
 
+@pytest.mark.slow
 def test_the_job_imports_the_engine_from_its_own_copy(cluster):
     code = "import platform, coterie; print(coterie.__file__); print('on', platform.system())"
     done = cluster.submit("python", "-c", code)

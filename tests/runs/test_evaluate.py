@@ -70,7 +70,7 @@ def test_an_earlier_round(ran):
     assert metrics_of(ran.run_dir, "round-000003")["round"] == 3
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("apart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_maps_of_several_rounds_stand_side_by_side(ran, tmp_path, capsys, apart):
     """FedMCC, figures 4 and 5."""
     out = [f"out={tmp_path / 'out'}"] if apart else []

@@ -64,6 +64,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_number_without_a_name_needs_no_home(tmp_path):
     out = tmp_path / "run"
     arguments = (*LOGGED, f"run_dir={out}")
@@ -83,6 +84,7 @@ def test_help_is_told_in_any_encoding(encoding):
     assert "usage: coterie train" in done.stdout.decode(encoding)
 
 
+@pytest.mark.slow
 def test_data_is_checked_where_the_locale_knows_ascii_alone(tmp_path):
     for name in ("Bär", "猫"):
         (tmp_path / "data" / name).mkdir(parents=True)
