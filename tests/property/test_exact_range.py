@@ -105,5 +105,5 @@ def test_errors_of_range_name_the_limit_and_a_refused_merge_changes_nothing():
         means.merge(fold([([5.0] * 3, 1)]).sums)
     assert mean_of(means).tolist() == [1.0, 2.0, 3.0]
     means = fold([([LARGEST] * 3, 2**18)])
-    with pytest.raises(RunError, match=r"Weighted values sum to 4\.4e\+12, over 4\.4e\+12"):
+    with pytest.raises(RunError, match=r"Weighted values sum to 4\.4e\+12, and at most 4\.4e\+12"):
         means.add({"s": WeightedUpdate(weight=1, tensors={"w": torch.ones(3)})})

@@ -72,7 +72,7 @@ def test_too_few_clients_end_the_phase_with_a_checkpoint(tmp_path):
     with pytest.raises(RunError) as caught:
         train(tmp_path / "run", *small("fedavg"), MASKED, *drops)
     assert str(caught.value) == (
-        "Round 2: 1 of 1 clients are left, and privacy.secure_aggregation takes 2 to unmask their "
+        "Round 2: 1 of 1 clients are left, and privacy.secure_aggregation needs 2 to unmask their "
         "sum; correct what fails, or let more clients take part, and go on with resume=true."
     )
     assert has_checkpoint(tmp_path / "run" / "checkpoints")

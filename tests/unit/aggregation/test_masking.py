@@ -147,7 +147,7 @@ def test_fewer_than_it_takes_to_unmask_are_refused():
     with pytest.raises(RunError) as caught:
         gather(*(("reveal", client) for client in range(3)))
     assert str(caught.value) == (
-        "Round 3: 2 of 5 clients are left, and privacy.secure_aggregation takes 3 to unmask their "
+        "Round 3: 2 of 5 clients are left, and privacy.secure_aggregation needs 3 to unmask their "
         "sum; correct what fails, or let more clients take part, and go on with resume=true."
     )
 

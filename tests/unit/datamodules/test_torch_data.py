@@ -196,5 +196,5 @@ def test_a_plain_trainer_takes_it():
 
 
 def test_a_class_without_a_choice_of_data_is_told_of_it():
-    with pytest.raises(ConfigError, match=f"give data=torch data.target={HERE}:Half, or for a"):
+    with pytest.raises(ConfigError, match=f"give data=torch data.target={HERE}:Half, or for your"):
         compose("experiment=kmeans_digits", f"data.target={HERE}:Half")
