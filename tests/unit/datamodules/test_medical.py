@@ -292,7 +292,7 @@ def pages_in_a_loop():
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("frame", [None, 0, 10**6])
 def test_pages_of_a_tiff_in_a_loop_end(frame):
-    with pytest.raises(DataError, match=r"x is a picture that cannot be read .it has more than 10000 pages"):
+    with pytest.raises(DataError, match=r"x is .* be read .it has more than 10000 pages"):
         decode(pages_in_a_loop(), "x", PixelFormat(mode="all", frame=frame))
 
 

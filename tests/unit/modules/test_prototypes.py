@@ -88,7 +88,7 @@ def test_it_refuses_what_cannot_be_cut() -> None:
     samples, groups = blobs()
     with pytest.raises(ConfigError, match=r"method\.clusters=1: there is nothing to tell apart"):
         on_vectors(Prototypes.Config(clusters=1), samples, by_group(groups))
-    with pytest.raises(ConfigError, match=r"^method\.minimum: \d+ samples make at most 0 prototypes"):
+    with pytest.raises(ConfigError, match=r"^method\.minimum: \d+ samples make at most 0"):
         on_vectors(Prototypes.Config(clusters=2, minimum=50, **FEW), samples, by_group(groups))
 
 
