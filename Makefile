@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12."; exit 1; }
 	@echo "Installing Coterie with PyTorch, Ray and 150 other packages into $(VENV)."
-	@echo "On Linux it takes 7.4 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
+	@echo "On Linux it takes 7.5 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*  # FAISS for CPUs and for GPUs share their files: one at a time
 	@$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu faiss-gpu-cu12 2> /dev/null
