@@ -73,6 +73,7 @@ def rows(python, networks, precisions):
         for network, precision in itertools.product(networks, precisions):
             path = pictures(network, Path(name))
             chosen = {"encoder": network, "precision": precision}
+            chosen |= {"accelerator": "cpu", "batch": 128}
 
             def lightly(method, setting, path=path, chosen=chosen):
                 options = json.dumps({**chosen, "method": method, **setting})

@@ -108,7 +108,7 @@ def run(path, options):
     module = module.to(memory_format=form)
     loader = DataLoader(
         Pictures(pictures),
-        batch_size=128,
+        batch_size=options["batch"],
         shuffle=True,
         drop_last=True,
         num_workers=options["workers"],
@@ -116,7 +116,7 @@ def run(path, options):
     )
     clock = Clock()
     lightning.Trainer(
-        accelerator="cpu",
+        accelerator=options["accelerator"],
         max_epochs=EPOCHS,
         precision=options["precision"],
         callbacks=[clock],
@@ -125,7 +125,7 @@ def run(path, options):
         enable_progress_bar=False,
         enable_model_summary=False,
     ).fit(module, loader)
-    images = (EPOCHS - 1) * len(loader) * 128
+    images = (EPOCHS - 1) * len(loader) * options["batch"]
     sys.stdout.write(f"{images / (clock.times[-1] - clock.times[1])}\n")
 
 
