@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from coterie import load_model
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import DataError
 from coterie.models.saved_program import load_program, write_program
@@ -17,6 +18,7 @@ from coterie.networks.heads import Centroids, FuzzyCentroids
 from coterie.networks.lattice_softmax import LatticeSoftmax
 from coterie.networks.prototypes import UnitPrototypes
 from coterie.networks.quadratic import QuadraticClassifier
+from coterie.run.federation import RunResult
 
 HEADS = (
     Centroids(torch.randn(3, 4)),
@@ -30,6 +32,15 @@ HEADS = (
     QuadraticClassifier(torch.randint(-(2**20), 2**20, (8, 3)), 4),
     LatticeSoftmax(torch.randint(-(2**20), 2**20, (5, 3))),
 )
+
+
+def test_a_run_leaves_its_model_as_a_program(finished_run: RunResult) -> None:
+    folder = finished_run.run_dir / "model"
+    program, model = load_program(folder), load_model(folder).eval()
+    assert program is not None
+    samples = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
+    for found, wanted in zip(program(samples), model(samples), strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
