@@ -8,7 +8,7 @@ SCALE ?= cpu
 DEVICE ?= cuda
 MINUTES ?= 40
 STAMP := $(VENV)/.installed-$(FAISS)
-FAST := -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --durations=20 --durations-min=10
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10
 SHELL := bash
 
 # What `make install` shows of pip's output: files of 10 MB and more, and the longest step.
@@ -16,7 +16,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo cluster check test test-all lowest newest lint format docs bench profile study results gpu chaos clean
+.PHONY: help install demo cluster check test test-ci test-all lowest newest lint format docs bench profile study results gpu chaos clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -48,21 +48,24 @@ check: export COTERIE_CHECK_BEGAN := $(shell date +%s)
 check: install lint  ## lint, and the tests that the changes since main touch, in 90 seconds.
 	$(BIN)/python -m tests.check
 
-test: export PYTHONDONTWRITEBYTECODE :=  # else each of its processes compiles the tests and Coterie
-test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest $(FAST)
+test test-ci: export PYTHONDONTWRITEBYTECODE :=  # else each process compiles the tests and Coterie
+test: install  ## Every test but slow ones and sweeps, in 12 minutes on two cores.
+	$(BIN)/python -m pytest $(SPREAD) -m 'not slow and not sweep'
+
+test-ci: install  ## Every test but slow ones, so each method in turn, too: what CI runs.
+	$(BIN)/python -m pytest $(SPREAD) -m 'not slow'
 
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest
 
-lowest: RESOLUTION := lowest-direct  ## make test's tests with the oldest packages that pyproject.toml allows.
+lowest: RESOLUTION := lowest-direct  ## make test-ci's tests with the oldest packages that pyproject.toml allows.
 newest: RESOLUTION := highest  ## The same with today's newest, also by PYTHON=python3.12.
 lowest newest:
 	test -x build/$@/bin/python || $(PYTHON) -m venv build/$@
 	build/$@/bin/python -m pip install --quiet uv
 	build/$@/bin/uv pip install --quiet --python build/$@/bin/python --upgrade \
 		--resolution $(RESOLUTION) --editable '.[faiss-cpu,dev]'
-	build/$@/bin/python -m pytest $(FAST) -W ignore
+	build/$@/bin/python -m pytest $(SPREAD) -m 'not slow' -W ignore
 
 lint: install  ## ruff, mypy strict, import-linter.
 	$(BIN)/ruff check .

@@ -152,6 +152,7 @@ def test_an_orphan_that_ends_is_no_zombie(ours):
     assert gone(orphan) == []
 
 
+@pytest.mark.slow
 def test_without_a_fork_server_workers_start_as_ever(ours):
     forked = start()
     first, parent, *kept = about(forked)

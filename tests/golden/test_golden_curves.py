@@ -22,6 +22,8 @@ import pytest
 
 from tests.builders.loss_curves import curve
 
+pytestmark = pytest.mark.sweep
+
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-5
 ROUNDS = 3

@@ -26,6 +26,8 @@ from coterie.modules.vicreg import VICReg
 from coterie.networks.encoders import MLP
 from tests.builders.federation import federate, tiny_workload
 
+pytestmark = pytest.mark.sweep
+
 SMALL = {"batch_size": 8}
 ROUNDS = {**SMALL, "rounds": 2, "epochs": 1}
 HEADS = {"projection": 5, "hidden": 7}

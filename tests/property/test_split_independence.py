@@ -25,6 +25,8 @@ from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from tests.builders.observers import Silent
 
+pytestmark = pytest.mark.sweep
+
 SAMPLES = (load_digits().images[:600, None] * 255 / 16).round().astype(np.uint8)
 METHODS: dict[str, tuple[Component, EncoderConfig]] = {
     "kmeans": (KMeans.Config(clusters=10, restarts=3, iterations=12), Raw()),

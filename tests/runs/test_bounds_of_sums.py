@@ -5,6 +5,8 @@ import pytest
 from tests.builders.every_method import small
 from tests.builders.runs import assert_same, run
 
+pytestmark = pytest.mark.sweep
+
 SERIAL = ("cluster=serial", "executor=bare", "faults.on_client_failure=drop")
 CASES = [
     ("KMeans", "moments"),

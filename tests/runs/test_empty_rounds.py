@@ -12,6 +12,8 @@ from tests.builders.every_method import CHOICES, small
 from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL
 
+pytestmark = pytest.mark.sweep
+
 ONE_SHOT = ("kfed", "prototypes", "sda_fc", "ppfc_gan")
 QUICK = ("kmeans", "concord", "turtle")
 HEADS = (*QUICK, "ccfc")

@@ -10,6 +10,8 @@ from coterie.commands.compose import compose
 from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL
 
+pytestmark = pytest.mark.sweep
+
 RUN = (
     "experiment=cfcl",
     "data=npz",

@@ -55,6 +55,7 @@ def test_a_program_is_written_too(finished_run, tmp_path):
     assert torch.allclose(embedding, load_model(finished_run.run_dir)(samples).embedding)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "head",
     [

@@ -28,6 +28,8 @@ from tests.builders.layouts import layout, without_values
 from tests.builders.loops import plain
 from tests.builders.observers import Silent
 
+pytestmark = pytest.mark.sweep
+
 
 @pytest.fixture(scope="module", params=METHODS, ids=lambda kind: kind.__name__)
 def kind(request: pytest.FixtureRequest) -> Any:

@@ -31,6 +31,8 @@ from coterie.run.as_lightning import as_lightning
 from tests.builders.every_method import METHODS, short
 from tests.builders.federation import tiny_task
 
+pytestmark = pytest.mark.sweep
+
 TASK = replace(tiny_task(torch.float32), classes=10, encoder=MLP(hidden=(8,), features=6))
 PATCHES = {"patch_size": 2, "embed_dim": 8, "depth": 1, "num_heads": 2}
 PATCHED = replace(TASK, encoder=Timm(model="vit_tiny_patch16_224", options=PATCHES))
