@@ -14,7 +14,7 @@ from torch import nn
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
-from coterie.distributed.prediction_actors import PredictionActor, PredictionActors
+from coterie.distributed.prediction_actors import PredictionActors
 from coterie.errors import ConfigError, InterruptedRunError, RunError
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.networks.encoders import ConvNet3
@@ -106,7 +106,7 @@ def wait_until(done):
 
 @pytest.mark.slow
 def test_a_dead_actors_batches_run_on_its_replacement(cluster, model, batches, monkeypatch):
-    monkeypatch.setattr(PredictionActor, "pid", lambda self: os.getpid(), raising=False)
+    monkeypatch.setattr(BatchPredictor, "pid", lambda self: os.getpid(), raising=False)
     pool, given = pool_of(model, 2, max_actor_restarts=1), []
     for predicted in pool.predict_all(batches):
         given.append(predicted)

@@ -29,18 +29,11 @@ from coterie.contract.tensor_spec import DTYPES
 _NETWORKS = ("encoder", "augmentation")
 
 
-class BuildsEncoder(Protocol):
-    """A component that builds an encoder with an attribute `features`, its output width."""
+class BuildsNetwork(Protocol):
+    """A component that builds a network."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
-        """Build an encoder for samples of this shape."""
-
-
-class BuildsAugmentation(Protocol):
-    """A component that builds a random augmentation of float samples in [0, 1]."""
-
-    def build(self, shape: tuple[int, ...]) -> nn.Module:
-        """Build an augmentation for samples of this shape."""
+        """Build the network for samples of this shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +43,9 @@ class Task:
     Attributes:
         shape: A sample's shape: (channels, height, width) or (features,).
         classes: Number of classes in the data; 0 without labels.
-        encoder: Config of the representation network.
-        augmentation: Config of the random views.
+        encoder: Config of the representation network, which has an attribute `features`, its
+            output width.
+        augmentation: Config of the random views of float samples in [0, 1].
         dtype: The parameters' type, from the run's precision.
         k_anonymity: Samples that what a client sends stands for at least; see
             `privacy.k_anonymity`.
@@ -61,8 +55,8 @@ class Task:
 
     shape: tuple[int, ...]
     classes: int
-    encoder: BuildsEncoder
-    augmentation: BuildsAugmentation
+    encoder: BuildsNetwork
+    augmentation: BuildsNetwork
     dtype: torch.dtype = torch.float32
     k_anonymity: int = 1
     clip: float | None = None

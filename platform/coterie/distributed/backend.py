@@ -63,8 +63,6 @@ class RayBackend:
         devices: The names of what clients have computed on so far.
     """
 
-    name = "ray"
-
     def __init__(
         self,
         workload: Workload,

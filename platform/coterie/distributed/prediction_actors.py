@@ -24,22 +24,6 @@ _AHEAD = 2
 """Batches under way per actor: one that it works on and the next."""
 
 
-class PredictionActor:
-    """A model on an actor's share of CPUs and GPUs."""
-
-    def __init__(
-        self, model: nn.Module, accelerator: Accelerator, threads: int, gpus: float
-    ) -> None:
-        self._predictor = BatchPredictor(model, accelerator, threads, gpus)
-
-    def ready(self) -> None:
-        """Return once the actor is set up."""
-
-    def predict(self, batch: SampleBatch) -> Prediction:
-        """Predict a batch's embeddings and probabilities."""
-        return self._predictor.predict(batch)
-
-
 class PredictionActors:
     """Actors that predict batches: `num_actors`, or as many as fit the cluster.
 
@@ -106,7 +90,7 @@ class PredictionActors:
             disconnect()
 
     def _start(self) -> Any:
-        options = ray.remote(PredictionActor).options(
+        options = ray.remote(BatchPredictor).options(
             num_cpus=self._config.cpus_per_client,
             num_gpus=self._config.gpus_per_client,
             max_restarts=0,

@@ -44,12 +44,6 @@ class Workload:
 class Backend(Protocol):
     """Interface for running tasks and predictions; every backend gives the same results."""
 
-    name: str
-
-    @property
-    def actors(self) -> int:
-        """The present number of processes that run clients."""
-
     @property
     def devices(self) -> Collection[str]:
         """The names of the devices that clients have computed on so far."""

@@ -34,6 +34,9 @@ class BatchPredictor:
         torch.set_num_threads(threads)
         self._model = model.eval().to(self._device)
 
+    def ready(self) -> None:
+        """Return once an actor has made its predictor."""
+
     def predict(self, batch: SampleBatch) -> Prediction:
         """Return embedding and probabilities of a batch, on the CPU."""
         with torch.inference_mode():

@@ -11,7 +11,6 @@ from coterie.config.component import load_target, target_of
 from coterie.config.explain import one_of
 from coterie.config.schema import RunConfig
 from coterie.contract.client import ClientData
-from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays, NodeLocalDataModule
 from coterie.contract.data_checks import check_data
 from coterie.contract.phase import ServerState
@@ -102,17 +101,17 @@ class NodeLocalData:
             prediction = predictor.predict_samples(server, key, samples, batch_size)
             if prediction.probabilities is None:
                 continue
+            clusters = prediction.probabilities.argmax(dim=1).numpy()
+            count = prediction.probabilities.shape[1]
             global_labels = self._global_labels(arrays, labels)
             if global_labels is not None:
-                tables[name] = self._table(prediction, global_labels)
+                known = global_labels >= 0
+                tables[name] = contingency(
+                    clusters[known], global_labels[known], count, len(self.classes)
+                )
             if name == "train":
-                sizes[name] = np.bincount(_clusters(prediction), minlength=_count(prediction))
+                sizes[name] = np.bincount(clusters, minlength=count)
         return Tally(tables=tables, sizes=sizes)
-
-    def _table(self, prediction: Prediction, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        known = labels >= 0
-        clusters = _clusters(prediction)[known]
-        return contingency(clusters, labels[known], _count(prediction), len(self.classes))
 
     def _global_labels(
         self, arrays: DataArrays, labels: NDArray[np.int64] | None
@@ -122,13 +121,3 @@ class NodeLocalData:
             return None
         places = [self.classes.index(name) for name in arrays.classes]
         return np.array([*places, -1], dtype=np.int64)[labels]
-
-
-def _clusters(prediction: Prediction) -> NDArray[np.int64]:
-    assert prediction.probabilities is not None
-    clusters: NDArray[np.int64] = prediction.probabilities.argmax(dim=1).numpy()
-    return clusters
-
-
-def _count(prediction: Prediction) -> int:
-    return 0 if prediction.probabilities is None else prediction.probabilities.shape[1]

@@ -23,9 +23,6 @@ class SerialBackend:
         stop: Called between steps and batches; raises when the run is to stop.
     """
 
-    name = "serial"
-    actors = 1
-
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self.worker = build_worker(workload, stop)
         self._predictor = build_predictor(self.worker, workload, stop)

@@ -81,7 +81,7 @@ class VmappedClients:
             batch: Their batches: tensors (clients, …) in lists, tuples and dicts.
             indices: The batches' numbers in their epochs.
         """
-        call, index = _TrainingStep(module), torch.tensor(indices)
+        call, index = _Hook(module, "training_step"), torch.tensor(indices)
         if len(clients) == self.clients:
             buffers = {name: buffer[: self.clients] for name, buffer in self.buffers.items()}
             return _outputs(call, self.parameters, buffers, batch, index)
@@ -99,7 +99,8 @@ class VmappedClients:
         """Call `on_train_batch_end` once for all clients that train, on the vmapped tensors."""
         buffers = {name: buffer[: self.clients] for name, buffer in self.buffers.items()}
         tensors = {**_named(self.parameters), **_named(buffers)}
-        functional_call(_BatchEnd(module), tensors, (torch.tensor(indices),))
+        hook = _Hook(module, "on_train_batch_end")
+        functional_call(hook, tensors, (None, None, torch.tensor(indices)))
 
     def _rows(self, clients: Sequence[int]) -> Tensor:
         """Return the clients as an index on the device, copied there once and without waiting."""
@@ -120,34 +121,24 @@ def _outputs(
     index: Tensor,
 ) -> dict[str, Tensor]:
     def one(parameters: Any, buffers: Any, batch: Any, index: Tensor) -> Any:
-        return functional_call(call, {**_named(parameters), **_named(buffers)}, (batch, index))
+        tensors = {**_named(parameters), **_named(buffers)}
+        given: Any = functional_call(call, tensors, (batch, index))
+        found = given if isinstance(given, Mapping) else {"loss": given}
+        return {name: torch.as_tensor(value) for name, value in found.items()}
 
     outputs: dict[str, Tensor] = vmap(one)(dict(parameters), dict(buffers), batch, index)
     return outputs
 
 
-class _TrainingStep(nn.Module):
-    """Wrapper that calls `training_step` where `functional_call` would call `forward`."""
+class _Hook(nn.Module):
+    """Wrapper that calls a module's hook where `functional_call` would call `forward`."""
 
-    def __init__(self, module: LightningModule) -> None:
+    def __init__(self, module: LightningModule, hook: str) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._hook = module, hook
 
-    def forward(self, batch: Any, index: Any) -> dict[str, Tensor]:
-        given: Any = self.module.training_step(batch, index)
-        outputs = given if isinstance(given, Mapping) else {"loss": given}
-        return {name: torch.as_tensor(value) for name, value in outputs.items()}
-
-
-class _BatchEnd(nn.Module):
-    """Wrapper that calls a module's `on_train_batch_end` on the vmapped tensors."""
-
-    def __init__(self, module: LightningModule) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, index: Any) -> None:
-        self.module.on_train_batch_end(None, None, index)
+    def forward(self, *arguments: Any) -> Any:
+        return getattr(self.module, self._hook)(*arguments)
 
 
 def _named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

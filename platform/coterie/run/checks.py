@@ -29,8 +29,12 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             declared width; if its group norm has one value a group; or if its batch norm would see
             single samples.
     """
-    if config.accelerator == "cuda" and config.cluster.backend == "ray":
-        _check_reserved(config)
+    on_actors = config.accelerator == "cuda" and config.cluster.backend == "ray"
+    if on_actors and not config.cluster.gpus_per_client:
+        raise ConfigError(
+            "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
+            "to 0.25, or use accelerator=cpu."
+        )
     _check_clusters(config, data)
     best = config.checkpoint.best
     if best in SCORES and not type(config.method).logs and not _labelled(config, data):
@@ -104,15 +108,6 @@ def _labelled(config: RunConfig, data: DataArrays) -> bool:
     if is_node_local(config):
         return bool(data.classes)
     return data.labels is not None and bool((data.labels >= 0).any())
-
-
-def _check_reserved(config: RunConfig) -> None:
-    """Check that actors reserve a GPU, without which they use none."""
-    if not config.cluster.gpus_per_client:
-        raise ConfigError(
-            "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
-            "to 0.25, or use accelerator=cpu."
-        )
 
 
 def _check_encoder(task: Task, method: MethodConfig) -> None:

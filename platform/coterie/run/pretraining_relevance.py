@@ -10,16 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from coterie.config.schema import RunConfig
-from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.client import ClientData
 from coterie.contract.data import Indices, Samples
 from coterie.contract.section_checks import check_sections
 from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError
+from coterie.execution.task_client import embed
 from coterie.models.loading import load_model
 from coterie.run.data import read_and_split
-
-_ROWS = 256
-"""Samples per batch."""
 
 
 def pretraining_relevance(
@@ -85,10 +83,4 @@ def embedded_sample(
     """
     rng = np.random.default_rng(seed)
     drawn = np.sort(rng.choice(rows, size=min(count, len(rows)), replace=False))
-    dtype = parameter_dtype(encoder)
-    with torch.inference_mode():
-        parts = [
-            encoder(to_unit(torch.from_numpy(samples[drawn[start : start + _ROWS]]), dtype))
-            for start in range(0, len(drawn), _ROWS)
-        ]
-    return torch.cat(parts)
+    return embed(encoder, ClientData(samples=samples, rows=drawn), torch.device("cpu"))

@@ -87,7 +87,6 @@ class Session:
     _tracker: Tracker | None = None
     _loop: Loop | None = None
     _pipeline: Pipeline = field(default_factory=Pipeline)
-    _failures: FailureLog | None = None
     _metrics: "RunMetrics | None" = None
 
     def run(self, interrupts: Interrupts) -> Finished:
@@ -196,7 +195,10 @@ class Session:
         self._metrics = make_metrics(self._backend, self.config, self.directory.path.name)
         if self._metrics is not None:
             self.view = Followed(self.view, [self._metrics])
-        self._recorder = self._make_recorder(self._backend, self._tracker, interrupts.check)
+        failures = FailureLog(self.directory.path / FAILURES, self.view.note)
+        self._recorder = self._make_recorder(
+            self._backend, self._tracker, failures, interrupts.check
+        )
         recovery = Recovery(
             config=self.config,
             start=self.assembly.server,
@@ -223,7 +225,7 @@ class Session:
             commit=self._commit,
             recover=recovery.recover,
             abandon=self._recorder.abandon,
-            log_failure=self._failure_log().write,
+            log_failure=failures.write,
             participation=self.assembly.participation,
             aggregation=self._pipeline,
             should_stop=lambda: any(each.should_stop for each in self.assembly.callbacks),
@@ -273,8 +275,7 @@ class Session:
         evaluation = recorder.evaluate(state)
         if doubt := doubtful_clusters(evaluation.assignments, evaluation.clusters):
             self.view.note(doubt)
-        if self._backend is not None:
-            self._backend.rest()
+        recorder.backend.rest()
         head = self._publishable(evaluation.head)
         model = with_head(self.assembly.method.model_for(state.server, None), head).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
@@ -331,9 +332,8 @@ class Session:
         return Tracker(log, loggers, config.tracking.client_rows, values)
 
     def _make_recorder(
-        self, backend: Backend, tracker: Tracker, check: Callable[[], None]
+        self, backend: Backend, tracker: Tracker, failures: FailureLog, check: Callable[[], None]
     ) -> Recorder:
-        failures = self._failure_log()
         scorer = make_scorer(
             self.config,
             self.assembly,
@@ -362,12 +362,6 @@ class Session:
                 self.assembly.fingerprint,
             ),
         )
-
-    def _failure_log(self) -> FailureLog:
-        """Return the log of tracebacks, one for the whole run."""
-        if self._failures is None:
-            self._failures = FailureLog(self.directory.path / FAILURES, self.view.note)
-        return self._failures
 
     def _client_rows(self, state: RunState) -> list[ClientRow]:
         grouped = ClientGroups.of(self.config, self.assembly.method)

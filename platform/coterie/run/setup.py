@@ -246,19 +246,16 @@ def _make_local_tests(
     )
 
 
-def _unlabelled(data: DataArrays) -> str:
-    if data.labels is None:
-        return "its samples have"
-    return f"{int((data.labels < 0).sum()):,} of {len(data.labels):,} samples have"
-
-
 def _workload(config: RunConfig, read: RunData) -> Workload:
     needs_labels = load_target(target_of(config.method)).needs_labels
     data = read.arrays
     if needs_labels and not read.labelled:
+        missing = "its samples have"
+        if data.labels is not None:
+            missing = f"{int((data.labels < 0).sum()):,} of {len(data.labels):,} samples have"
         raise DataError(
-            f"data={data.name}: {_unlabelled(data)} no label, and the method trains with labels; "
-            "label or leave out these samples, or choose an unsupervised method."
+            f"data={data.name}: {missing} no label, and the method trains with labels; label or "
+            "leave out these samples, or choose an unsupervised method."
         )
     samples = {} if read.node_local else {"train": data.samples}
     if data.test_samples is not None:
@@ -285,13 +282,10 @@ def _check_local_tests(
     config: RunConfig, read: RunData, method: Method, server: ServerState
 ) -> None:
     """Refuse `evaluation.local_tests` of clients without such samples or of no classifier."""
-    if config.evaluation.local_tests:
-        _local_test_rows(config, read.arrays, read.parts)
-        _check_classifies(method.model_for(server, None).classifies, config)
-
-
-def _check_classifies(classifies: bool, config: RunConfig) -> None:
-    if not classifies:
+    if not config.evaluation.local_tests:
+        return
+    _local_test_rows(config, read.arrays, read.parts)
+    if not method.model_for(server, None).classifies:
         name = target_of(config.method).rpartition(":")[2]
         raise ConfigError(
             f"evaluation.local_tests=true: method={name} learns no classes to be tested on; leave "
