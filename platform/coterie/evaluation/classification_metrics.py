@@ -1,6 +1,5 @@
 """Metrics of predicted classes: accuracy, F1 and areas under ROC curves."""
 
-from dataclasses import dataclass
 from itertools import combinations
 from typing import cast
 
@@ -16,24 +15,14 @@ from coterie.errors import DataError
 Floats = NDArray[np.floating]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassificationScores:
-    """Metrics of predicted classes.
+def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> dict[str, float]:
+    """Return metrics of predicted against true classes, both int64 (n,).
 
-    Attributes:
-        acc: Accuracy, in 0..1.
-        f1_macro: Mean F1 score over the classes, in 0..1; classes that are neither true nor
-            predicted are left out.
+    "acc" is the accuracy and "f1_macro" the mean F1 score over the classes, both in 0..1; classes
+    that are neither true nor predicted are left out of the mean.
     """
-
-    acc: float
-    f1_macro: float
-
-
-def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> ClassificationScores:
-    """Return accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
     f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
-    return ClassificationScores(acc=float((predicted == y).double().mean()), f1_macro=float(f1))
+    return {"acc": float((predicted == y).double().mean()), "f1_macro": float(f1)}
 
 
 def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:

@@ -4,9 +4,6 @@ All take counts (clusters, classes). Clusters and classes without a sample chang
 that kappa may leave another one unmatched in their place. A table without any sample is refused.
 """
 
-from dataclasses import dataclass
-from typing import Literal, Self
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +11,8 @@ from coterie.clustering.contingency import Table
 from coterie.errors import DataError
 from coterie.evaluation.matching import match
 
-Average = Literal["arithmetic", "geometric"]
-"""The mean of the two entropies that normalises NMI."""
+SCORES = ("acc", "nmi", "ari", "kappa")
+"""The names of the metrics."""
 
 
 def accuracy(table: Table) -> float:
@@ -34,7 +31,7 @@ def accuracy(table: Table) -> float:
     return _matched(table) / total
 
 
-def nmi(table: Table, average: Average = "arithmetic") -> float:
+def nmi(table: Table) -> float:
     """Return normalised mutual information I(cluster; class) / mean(H(cluster), H(class)).
 
     As in scikit-learn: one cluster and one class give 1; otherwise no information gives 0, so a
@@ -42,13 +39,10 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
 
     Args:
         table: Counts (clusters, classes).
-        average: The mean of the entropies.
 
     Raises:
-        DataError: If the table is not one of counts, or holds no sample, or `average` is unknown.
+        DataError: If the table is not one of counts, or holds no sample.
     """
-    if average not in ("arithmetic", "geometric"):
-        raise DataError(f"average={average}: choose arithmetic or geometric.")
     joint = table / _total(table)
     cluster, label = joint.sum(axis=1), joint.sum(axis=0)
     if np.count_nonzero(cluster) == 1 and np.count_nonzero(label) == 1:
@@ -58,8 +52,7 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
     # Without any information, rounding can leave a few units in the last place.
     if information <= 8 * np.finfo(np.float64).eps:
         return 0.0
-    arithmetic = average == "arithmetic"
-    mean = (h_cluster + h_label) / 2 if arithmetic else np.sqrt(h_cluster * h_label)
+    mean = (h_cluster + h_label) / 2
     return float(min(1.0, information / mean))
 
 
@@ -114,26 +107,19 @@ def kappa(table: Table) -> float:
     return (observed - expected) / (total * total - expected)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusteringScores:
-    """The four clustering metrics of one set of samples, as fractions.
+def clustering_scores(table: Table) -> dict[str, float]:
+    """Score a contingency table (clusters, classes), for example the sum over clients.
 
-    Attributes:
-        acc: Clustering accuracy, in 0..1.
-        nmi: Normalised mutual information, in 0..1.
-        ari: Adjusted Rand index, in −0.5..1.
-        kappa: Cohen's kappa after matching, in −1..1.
+    Returns:
+        Fractions by the names in `SCORES`: clustering accuracy, in 0..1; normalised mutual
+        information, in 0..1; adjusted Rand index, in −0.5..1; Cohen's kappa after matching, in
+        −1..1.
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
     """
-
-    acc: float
-    nmi: float
-    ari: float
-    kappa: float
-
-    @classmethod
-    def from_table(cls, table: Table, average: Average = "arithmetic") -> Self:
-        """Score a contingency table (clusters, classes), for example the sum over clients."""
-        return cls(acc=accuracy(table), nmi=nmi(table, average), ari=ari(table), kappa=kappa(table))
+    values = accuracy(table), nmi(table), ari(table), kappa(table)
+    return dict(zip(SCORES, values, strict=True))
 
 
 def _total(table: Table) -> int:

@@ -1,7 +1,7 @@
 """Scores server states: predicts on the backend, then calls pure functions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
 from coterie.evaluation.classification_metrics import classification_scores
 from coterie.evaluation.cluster_assignment import assign_clusters
-from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.clustering_metrics import clustering_scores
 from coterie.evaluation.custom_metrics import own_scores
 from coterie.evaluation.label_distribution import class_spread, classes_held
 from coterie.evaluation.local_test_sets import LocalTestEvaluator
@@ -136,7 +136,7 @@ class Evaluator(Scorer):
             metrics |= self._found(prediction, assignments)
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
-            metrics["clustering"] = asdict(ClusteringScores.from_table(table))
+            metrics["clustering"] = clustering_scores(table)
             if self.config.kmeans_baseline:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
         metrics |= self._held_out(server, prediction)
@@ -246,7 +246,7 @@ class Evaluator(Scorer):
     def _scores(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> dict[str, float]:
-        return asdict(ClusteringScores.from_table(self._table(assignments, labels)))
+        return clustering_scores(self._table(assignments, labels))
 
     def _table(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
@@ -268,7 +268,7 @@ class Evaluator(Scorer):
         known = torch.from_numpy(labels >= 0)
         found, classes = prediction.probabilities.argmax(dim=1), len(self.data.classes)
         targets = torch.from_numpy(labels)[known]
-        return asdict(classification_scores(found[known], targets, classes))
+        return classification_scores(found[known], targets, classes)
 
     def _quick_classification(self, server: ServerState) -> dict[str, float]:
         labels = {"train": self.data.labels, "test": self.data.test_labels}[self.group]

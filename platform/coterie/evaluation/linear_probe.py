@@ -9,12 +9,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler
 
 from coterie.config.schema import ProbeOptimizer
-from coterie.errors import DataError
-from coterie.evaluation.classification_metrics import (
-    ClassificationScores,
-    check_features,
-    classification_scores,
-)
+from coterie.evaluation.classification_metrics import check_features, classification_scores
 
 
 def linear_probe(
@@ -29,15 +24,13 @@ def linear_probe(
     epochs: int = 200,
     steps: int | None = None,
     batch_size: int = 512,
-    lr: float | None = None,
-    device: torch.device | str | None = None,
-) -> ClassificationScores:
+) -> dict[str, float]:
     """Train one linear layer on frozen features and score it after the last epoch.
 
-    Cross-entropy; ⌈n / batch_size⌉ steps per epoch, over a new permutation. "adam": constant rate,
-    3e-3 by default (FedU's protocol). "sgd": momentum 0.9, rate 30·batch_size/256 by default, times
-    ½(1 + cos(π t/T)) at step t of T (Orchestra's). The result depends on the seed alone; the global
-    random state is neither used nor changed.
+    Cross-entropy; ⌈n / batch_size⌉ steps per epoch, over a new permutation, on the device of
+    `train_x`. "adam": constant rate 3e-3 (FedU's protocol). "sgd": momentum 0.9, rate
+    30·batch_size/256, times ½(1 + cos(π t/T)) at step t of T (Orchestra's). The result depends on
+    the seed alone; the global random state is neither used nor changed.
 
     Args:
         train_x: Features (n, d), from the encoder in eval mode.
@@ -50,23 +43,23 @@ def linear_probe(
         epochs: Passes over the training features.
         steps: Steps in their place, where given.
         batch_size: Samples per step.
-        lr: The initial learning rate; None for the protocol's.
-        device: The device to train on; None for that of `train_x`.
+
+    Returns:
+        See `classification_scores`.
 
     Raises:
-        DataError: If shapes, labels or values do not fit, or an option is out of range.
+        DataError: If shapes, labels or values do not fit.
     """
     check_features(train_x, train_y, classes, "train")
     check_features(test_x, test_y, classes, "test")
-    _check_options(optimizer, epochs, steps, batch_size, lr)
-    device = train_x.device if device is None else torch.device(device)
+    device = train_x.device
     generator = torch.Generator().manual_seed(seed)
     head = linear_layer(train_x.shape[1], classes, generator).to(device)
     steps = epochs * math.ceil(len(train_x) / batch_size) if steps is None else steps
-    descent, schedule = _descent(head, optimizer, batch_size, lr, steps)
+    descent, schedule = _descent(head, optimizer, batch_size, steps)
     x, y = _features(train_x, device), train_y.to(device)
     for rows in islice(_batches(len(x), batch_size, generator), steps):
-        _step(head, x[rows.to(device)], y[rows.to(device)], descent)
+        step(head, x[rows.to(device)], y[rows.to(device)], descent)
         schedule.step()
     with torch.no_grad():
         predicted = head(_features(test_x, device)).argmax(dim=1)
@@ -92,18 +85,6 @@ def standardised(train_x: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
     return ((train - mean) / deviation).float(), ((test - mean) / deviation).float()
 
 
-def _check_options(
-    optimizer: str, epochs: int, steps: int | None, batch_size: int, lr: float | None
-) -> None:
-    if optimizer not in ("adam", "sgd"):
-        raise DataError(f"optimizer={optimizer}: choose adam or sgd.")
-    numbers: dict[str, float | None] = {"epochs": epochs, "steps": steps}
-    numbers |= {"batch_size": batch_size, "lr": lr}
-    for name, value in numbers.items():
-        if value is not None and value <= 0:
-            raise DataError(f"{name}={value}: give a positive number.")
-
-
 def _features(x: Tensor, device: torch.device) -> Tensor:
     return x.detach().to(device=device, dtype=torch.float32)
 
@@ -127,18 +108,18 @@ def _batches(samples: int, batch_size: int, generator: torch.Generator) -> Itera
 
 
 def _descent(
-    head: nn.Linear, optimizer: ProbeOptimizer, batch_size: int, lr: float | None, steps: int
+    head: nn.Linear, optimizer: ProbeOptimizer, batch_size: int, steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """Return the protocol's optimiser, with its learning rate over `steps` steps."""
     if optimizer == "adam":
-        adam = torch.optim.Adam(head.parameters(), lr=3e-3 if lr is None else lr)
+        adam = torch.optim.Adam(head.parameters(), lr=3e-3)
         return adam, ConstantLR(adam, factor=1.0)
-    rate = 30 * batch_size / 256 if lr is None else lr
-    sgd = torch.optim.SGD(head.parameters(), lr=rate, momentum=0.9)
+    sgd = torch.optim.SGD(head.parameters(), lr=30 * batch_size / 256, momentum=0.9)
     return sgd, CosineAnnealingLR(sgd, T_max=steps)
 
 
-def _step(head: nn.Linear, x: Tensor, y: Tensor, descent: torch.optim.Optimizer) -> None:
+def step(model: nn.Module, x: Tensor, y: Tensor, descent: torch.optim.Optimizer) -> None:
+    """Take one step down the cross-entropy of a batch's classes."""
     descent.zero_grad()
-    torch.autograd.backward(nn.functional.cross_entropy(head(x), y))
+    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
     descent.step()

@@ -5,11 +5,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.config.schema import KnnWeighting
-from coterie.errors import DataError
 from coterie.evaluation.classification_metrics import check_features
 
 BLOCK = 2**24
 """Similarities held at once: 64 MiB of float32."""
+TEMPERATURE = 0.1
+"""Temperature of the weights "exp"."""
 
 
 def knn_accuracy(
@@ -21,12 +22,11 @@ def knn_accuracy(
     classes: int,
     k: int = 200,
     weighting: KnnWeighting = "exp",
-    temperature: float = 0.1,
 ) -> float:
     """Return the accuracy of a vote of the k nearest training features by cosine similarity.
 
     Features are L2-normalised. Each of the k nearest votes for its class with weight
-    exp(cos/temperature) ("exp") or 1 ("uniform"); among equal votes the lowest class wins. It is
+    exp(cos/0.1) ("exp") or 1 ("uniform"); among equal votes the lowest class wins. It is
     computed on the device of `train_x` in blocks of test rows, so memory does not grow with the
     test set.
 
@@ -38,30 +38,25 @@ def knn_accuracy(
         classes: The number of classes.
         k: Number of neighbours; clipped to n.
         weighting: Weight of a vote.
-        temperature: Temperature of "exp"; positive.
 
     Returns:
         float: The share of test features whose true class wins, in 0..1.
 
     Raises:
-        DataError: If shapes, labels or values do not fit, or an option is out of range.
+        DataError: If shapes, labels or values do not fit.
     """
     check_features(train_x, train_y, classes, "train")
     check_features(test_x, test_y, classes, "test")
-    if k < 1 or temperature <= 0:
-        raise DataError(f"k={k}, temperature={temperature}: both must be positive.")
-    if weighting not in ("exp", "uniform"):
-        raise DataError(f"weighting={weighting}: choose exp or uniform.")
     bank = normalize(train_x.detach().float(), dim=1)
     bank_y = train_y.to(bank.device)
-    scale = temperature if weighting == "exp" else None
+    temperature = TEMPERATURE if weighting == "exp" else None
     right = 0
     size = max(1, BLOCK // len(bank))
     for first in range(0, len(test_x), size):
         block = slice(first, first + size)
         queries = normalize(test_x[block].detach().to(bank.device, torch.float32), dim=1)
         cosine, nearest = (queries @ bank.T).topk(min(k, len(bank)), dim=1)
-        predicted = votes(cosine, bank_y[nearest], classes, scale).argmax(dim=1)
+        predicted = votes(cosine, bank_y[nearest], classes, temperature).argmax(dim=1)
         right += int((predicted == test_y[block].to(bank.device)).sum())
     return right / len(test_x)
 

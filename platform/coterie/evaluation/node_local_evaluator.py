@@ -1,7 +1,7 @@
 """Evaluates a run on node-local data, whose clients return only contingency tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ import torch
 from coterie.clustering.contingency import Table
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
-from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.clustering_metrics import clustering_scores
 from coterie.evaluation.scorer import FOUND, Evaluation, Scorer
 from coterie.execution.backend import Backend
 from coterie.execution.node_local_data import Tally
@@ -72,7 +72,7 @@ class NodeLocalEvaluator(Scorer):
             return {}
         if self.classifies:
             return {"acc": float(np.trace(table) / table.sum())}
-        return asdict(ClusteringScores.from_table(table))
+        return clustering_scores(table)
 
     def _tallies(self, server: ServerState) -> list[Tally]:
         """Return the reachable clients' counts."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class Probes:
         standardise = self.config.linear_probe_standardise
         train_x, test_x = standardised(*features) if standardise else features
         usual: ProbeOptimizer = "sgd" if len(train_y) < _FEW else "adam"
-        scores = linear_probe(
+        return linear_probe(
             train_x,
             train_y,
             test_x,
@@ -62,7 +62,6 @@ class Probes:
             optimizer=self.config.linear_probe_optimizer or usual,
             steps=self.config.linear_probe_steps,
         )
-        return asdict(scores)
 
     def knn(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]

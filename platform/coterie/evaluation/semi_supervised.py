@@ -10,12 +10,8 @@ from torch import Tensor, nn
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.data import Samples
 from coterie.contract.seeds import seeded
-from coterie.errors import DataError
-from coterie.evaluation.classification_metrics import (
-    ClassificationScores,
-    check_features,
-    classification_scores,
-)
+from coterie.evaluation.classification_metrics import check_features, classification_scores
+from coterie.evaluation.linear_probe import step
 from coterie.evaluation.sampling import labelled_rows
 
 _Labelled = tuple[Samples, NDArray[np.int64]]
@@ -34,7 +30,7 @@ def fine_tune(
     batch_size: int = 128,
     learning_rate: float = 1e-3,
     device: torch.device | str = "cpu",
-) -> ClassificationScores:
+) -> dict[str, float]:
     """Fine-tune encoder and a linear head with a share of the labels; score on held-out samples.
 
     FedMCC (section IV-C, Table V), FedU and Orchestra (section 6.1) fine-tune the whole model with
@@ -56,12 +52,12 @@ def fine_tune(
         learning_rate: Learning rate of Adam.
         device: The device to train on.
 
+    Returns:
+        See `classification_scores`.
+
     Raises:
-        DataError: If labels do not fit, or an option is out of range.
+        DataError: If labels do not fit, or the share is out of range.
     """
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise DataError(f"{name}={value}: give a positive number.")
     rows = labelled_rows(train[1], share, seed)
     x, y = torch.tensor(train[0][rows]), torch.from_numpy(train[1][rows])
     with seeded(seed):
@@ -75,7 +71,7 @@ def fine_tune(
         for _ in range(epochs):
             for batch in torch.split(torch.randperm(len(x)), batch_size):
                 if len(batch) > 1:
-                    _step(model, to_unit(x[batch].to(device), dtype), y[batch].to(device), descent)
+                    step(model, to_unit(x[batch].to(device), dtype), y[batch].to(device), descent)
     predicted = _predict(model.eval(), test[0], dtype, device)
     return classification_scores(predicted, torch.from_numpy(test[1]), classes)
 
@@ -84,12 +80,6 @@ def _features(network: nn.Module, sample: Tensor, dtype: torch.dtype) -> int:
     with torch.no_grad():
         width: int = network.eval()(to_unit(sample, dtype)).shape[1]
     return width
-
-
-def _step(model: nn.Module, x: Tensor, y: Tensor, descent: torch.optim.Optimizer) -> None:
-    descent.zero_grad()
-    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
-    descent.step()
 
 
 def _predict(

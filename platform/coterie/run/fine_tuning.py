@@ -1,7 +1,7 @@
 """Fine-tunes a run's encoder with shares of the labels: the semi-supervised protocol."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class FineTuning:
             test = picked(samples, held), labels[held]
         device = client_device(self.config)
         with determinism(self.config.deterministic and device.type != "cpu"):
-            scores = fine_tune(
+            return fine_tune(
                 self.assembly.method.model_for(server, None).encoder,
                 (picked(samples, fit), labels[fit]),
                 test,
@@ -76,7 +76,6 @@ class FineTuning:
                 epochs=self.epochs,
                 device=device,
             )
-        return asdict(scores)
 
     def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
         """Return the rows whose labels may be used, and the share that gives as many."""

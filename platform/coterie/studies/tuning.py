@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -19,7 +19,7 @@ from coterie.distributed.run_resources import RunResources, capacity, need
 from coterie.distributed.tuning import Report, ray_for_trials, run_trials
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError, listed, reason
 from coterie.evaluation.canvas import guarded
-from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.clustering_metrics import SCORES
 from coterie.evaluation.scorer import UNSUPERVISED
 from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_figure import comparison_figure
@@ -91,9 +91,6 @@ def run_tuning(
     return 3 if any(record.dropped for record in records) else 0
 
 
-_CLUSTERING = tuple(score.name for score in fields(ClusteringScores))
-
-
 def _check_objective_fits(objective: str, config: RunConfig) -> None:
     """Refuse the score of a clustering for a method that learns classes, and the other way round.
 
@@ -111,8 +108,8 @@ def _check_objective_fits(objective: str, config: RunConfig) -> None:
             f"objective={objective}: the method learns {learns}, so trials have no such score; "
             f"take {fitting}/acc, or {LABEL_FREE}/selection, which needs no labels."
         )
-    if score and group == fitting == "clustering" and score not in _CLUSTERING:
-        raise ConfigError(f"objective={objective}: {one_of(score, _CLUSTERING)}")
+    if score and group == fitting == "clustering" and score not in SCORES:
+        raise ConfigError(f"objective={objective}: {one_of(score, SCORES)}")
 
 
 class _Search:

@@ -1,5 +1,4 @@
 import math
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -72,10 +71,9 @@ def test_separable_classes_are_found_as_by_logistic_regression(optimizer):
         optimizer=optimizer,
         epochs=60,
         batch_size=64,
-        lr=0.05,
     )
     assert theirs > 0.99
-    assert scores.acc == pytest.approx(theirs, abs=0.01)
+    assert scores["acc"] == pytest.approx(theirs, abs=0.01)
 
 
 def test_digits_come_near_logistic_regression(digits):
@@ -83,8 +81,8 @@ def test_digits_come_near_logistic_regression(digits):
     model = LogisticRegression(max_iter=2000).fit(train_x.numpy(), train_y.numpy())
     scores = linear_probe(*digits, classes=10, seed=0, batch_size=128)
     theirs = model.predict(test_x.numpy())
-    assert scores.acc == pytest.approx((theirs == test_y.numpy()).mean(), abs=0.015)
-    assert scores.f1_macro == pytest.approx(f1_score(test_y, theirs, average="macro"), abs=0.02)
+    assert scores["acc"] == pytest.approx((theirs == test_y.numpy()).mean(), abs=0.015)
+    assert scores["f1_macro"] == pytest.approx(f1_score(test_y, theirs, average="macro"), abs=0.02)
 
 
 def test_steps_and_constant_rate_of_adam(digits, recorded):
@@ -112,8 +110,6 @@ def test_a_number_of_steps_takes_the_place_of_epochs(digits, recorded):
     linear_probe(*digits, classes=10, seed=0, optimizer="sgd", steps=4)
     expected = [30 * 512 / 256 / 2 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]
     assert rates[12:] == pytest.approx(expected, rel=1e-9)
-    with pytest.raises(DataError, match="steps=0"):
-        linear_probe(*digits, classes=10, seed=0, steps=0)
 
 
 @pytest.mark.parametrize("keys", [{"linear_probe_optimizer": "adam"}, {}])
@@ -127,16 +123,14 @@ def test_the_config_says_which_protocol(digits, recorded, keys):
     assert settings[0]["kind"] == ("Adam" if keys else "SGD")
     assert settings[0]["lr"] == (3e-3 if keys else 30 * 512 / 256)
     assert scores == {
-        "linear": asdict(
-            linear_probe(
-                train_x,
-                train_y,
-                test_x,
-                test_y,
-                classes=10,
-                seed=0,
-                optimizer=keys.get("linear_probe_optimizer", "sgd"),
-            )
+        "linear": linear_probe(
+            train_x,
+            train_y,
+            test_x,
+            test_y,
+            classes=10,
+            seed=0,
+            optimizer=keys.get("linear_probe_optimizer", "sgd"),
         )
     }
 
@@ -193,9 +187,11 @@ def test_the_result_is_that_of_a_loop_written_out(digits):
     )
     predicted = logits.argmax(1)
     scores = linear_probe(*digits, classes=10, seed=5, epochs=2, batch_size=100)
-    assert 0.5 < scores.acc < 0.95  # far from converged, so that a different path would show
-    assert scores.acc == (predicted == test_y).double().mean().item()
-    assert scores.f1_macro == pytest.approx(f1_score(test_y, predicted, average="macro"), abs=1e-6)
+    assert 0.5 < scores["acc"] < 0.95  # far from converged, so that a different path would show
+    assert scores["acc"] == (predicted == test_y).double().mean().item()
+    assert scores["f1_macro"] == pytest.approx(
+        f1_score(test_y, predicted, average="macro"), abs=1e-6
+    )
 
 
 def test_same_seed_same_scores_whatever_the_global_state(digits):
@@ -224,8 +220,8 @@ def test_initial_weights_are_those_of_a_linear_layer():
 def test_macro_f1_leaves_out_classes_that_do_not_occur():
     predicted, y = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
     scores = classification_metrics.classification_scores(predicted, y, 5)
-    assert scores.acc == 0.75
-    assert scores.f1_macro == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert scores["acc"] == 0.75
+    assert scores["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
 def test_features_keep_no_gradient_and_half_precision_is_welcome():
@@ -244,9 +240,6 @@ def test_features_keep_no_gradient_and_half_precision_is_welcome():
         ({"test_y": torch.tensor([0, 1, 2])}, r"test labels in 0\.\.2: give integers in 0\.\.1"),
         ({"test_y": torch.tensor([0.0, 1, 1])}, "test labels"),
         ({"train_x": torch.tensor([[0.0, 1], [math.nan, 0], [1, 1]])}, "1 of 3 train features"),
-        ({"optimizer": "lbfgs"}, "optimizer=lbfgs"),
-        ({"epochs": 0}, "epochs=0"),
-        ({"lr": -1.0}, r"lr=-1\.0"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):

@@ -54,9 +54,9 @@ def scores(encoder, share=0.1, seed=0, **options):
 
 def test_a_few_labels_are_enough_for_separate_classes(encoder):
     found = scores(encoder)
-    assert found.acc > 0.95
-    assert found.f1_macro > 0.95
-    assert scores(encoder, epochs=1, learning_rate=1e-9).acc < 0.8
+    assert found["acc"] > 0.95
+    assert found["f1_macro"] > 0.95
+    assert scores(encoder, epochs=1, learning_rate=1e-9)["acc"] < 0.8
 
 
 def test_the_same_seed_gives_the_same_scores_and_changes_nothing_else(encoder):
@@ -86,7 +86,7 @@ class Dead(nn.Module):
 
 def test_the_encoder_itself_learns():
     encoder = Dead().requires_grad_(False)
-    assert scores(encoder, share=1.0, epochs=60, learning_rate=3e-2).acc > 0.9
+    assert scores(encoder, share=1.0, epochs=60, learning_rate=3e-2)["acc"] > 0.9
 
 
 def test_a_single_labelled_sample_is_skipped_not_fatal(encoder):
@@ -94,11 +94,9 @@ def test_a_single_labelled_sample_is_skipped_not_fatal(encoder):
     only = samples[:1], np.zeros(1, dtype=np.int64)
     with_norm = nn.Sequential(encoder, nn.BatchNorm1d(8))
     found = fine_tune(with_norm, only, (samples, labels), classes=3, share=1.0, seed=0, epochs=2)
-    assert 0.0 <= found.acc <= 1.0
+    assert 0.0 <= found["acc"] <= 1.0
 
 
 def test_labels_beyond_the_classes_are_refused(encoder):
     with pytest.raises(DataError, match=r"train labels in 0\.\.2: give integers in 0\.\.1"):
         fine_tune(encoder, blobs(0), blobs(1), classes=2, share=1.0, seed=0, epochs=1)
-    with pytest.raises(DataError, match="epochs=0: give a positive number"):
-        scores(encoder, epochs=0)

@@ -8,7 +8,6 @@ import torch
 
 from coterie.commands.compose import compose
 from coterie.contract.clusterer import Clusterer
-from coterie.evaluation.classification_metrics import ClassificationScores
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.device import device_of
@@ -79,7 +78,7 @@ def test_fine_tuning_takes_the_gpu_of_a_run_that_has_one(monkeypatch, keys, expe
 
     def tuned(*given, device, **options):
         seen.append((device, torch.are_deterministic_algorithms_enabled()))
-        return ClassificationScores(acc=1.0, f1_macro=1.0)
+        return {"acc": 1.0, "f1_macro": 1.0}
 
     monkeypatch.setattr(fine_tuning, "fine_tune", tuned)
     config = compose(*DIGITS, *keys, "evaluation.labelled_shares=[0.1]")
