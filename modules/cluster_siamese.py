@@ -20,7 +20,7 @@ from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, throu
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.branch import cluster_count
-from coterie.networks.heads import PredictionHead, Projector
+from coterie.networks.heads import Projector
 from coterie.networks.views import LazySamples
 
 Stage = Literal["samples", "clusters"]
@@ -84,7 +84,7 @@ class SiameseNetwork(nn.Module):
         )
         self.encoder = nn.Sequential(OrderedDict(backbone=backbone, projector=projector))
         sizes = (config.projection, config.bottleneck, config.projection)
-        self.predictor = PredictionHead(*sizes, batch_norm=True)
+        self.predictor = Projector(*sizes, "hidden")
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return representations z and predictions p of samples in [0, 1], both (n, projection)."""

@@ -27,7 +27,7 @@ from coterie.modules.pretraining import (
     PretrainingConfig,
     TwoViews,
 )
-from coterie.networks.heads import PredictionHead
+from coterie.networks.heads import Projector
 from coterie.networks.views import LazyViews
 
 
@@ -57,7 +57,7 @@ class CrossDistillation(TwoViews):
 
     def __init__(self, config: FedXConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.predictor = PredictionHead(config.projection, config.hidden, config.projection)
+        self.predictor = Projector(config.projection, config.hidden, config.projection)
         self.global_model = deepcopy(self.online).requires_grad_(False)
         self.data: ClientData | None = None
         self.to(task.dtype)

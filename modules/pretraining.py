@@ -20,7 +20,7 @@ from coterie.gradcache import MicroBatched
 from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.ema import update_ema
-from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
+from coterie.networks.heads import Projector, ProjectorNorm
 
 
 class PretrainingConfig(AveragingConfig, MicroBatched):
@@ -174,7 +174,7 @@ class TwoViewsPredicted(TwoViews):
     def __init__(self, config: PredictorConfig, task: Task) -> None:
         super().__init__(config, task)
         width, bottleneck = config.projection, config.bottleneck
-        self.predictor = PredictionHead(width, bottleneck, width, batch_norm=True)
+        self.predictor = Projector(width, bottleneck, width, "hidden")
 
 
 ModuleT = TypeVar("ModuleT", bound=TwoViews)

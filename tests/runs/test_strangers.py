@@ -156,7 +156,12 @@ def test_a_stored_cluster_is_not_joined(run, capsys):
 def test_a_stored_logger_neither_sends_nor_writes_elsewhere(run, home, capsys, target):
     logger = {"target": target, "save_dir": str(home), "settings": {"base_url": "http://127.0.0.1"}}
     change(run, tracking={"loggers": [logger]})
-    assert train.main(["resume=true", f"run_dir={run}", "encoder.target=coterie.networks:MLP"]) == 2
+    assert (
+        train.main(
+            ["resume=true", f"run_dir={run}", "encoder.target=coterie.networks.encoders:MLP"]
+        )
+        == 2
+    )
     assert "give tracking.loggers again." in capsys.readouterr().err
     assert {path.name for path in home.iterdir()} == {"notes.jsonl", "weights.safetensors"}
 

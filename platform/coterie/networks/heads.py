@@ -12,48 +12,31 @@ ProjectorNorm = Literal["none", "hidden", "all"]
 """BatchNorm in a projector: nowhere, after the hidden layer, or also after the last layer."""
 
 
-class _TwoLayers(nn.Module):
-    """Linear, optional BatchNorm, ReLU, Linear."""
-
-    def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool) -> None:
-        super().__init__()
-        # BatchNorm has its own shift, so the first layer needs no bias.
-        layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=not batch_norm)]
-        if batch_norm:
-            layers.append(nn.BatchNorm1d(hidden))
-        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, outputs))
-
-    def forward(self, representations: Tensor) -> Tensor:
-        """Map (n, inputs) to (n, outputs)."""
-        outputs: Tensor = self.layers(representations)
-        return outputs
-
-
-class Projector(_TwoLayers):
+class Projector(nn.Module):
     """Projection head for the comparison of instances (CC's instance head).
 
     Layers: Linear, BatchNorm unless `norm` is `none`, ReLU, Linear; with `norm=all` a BatchNorm
-    without parameters follows, as in SimSiam. The output has no unit length.
+    without parameters follows, as in SimSiam. The output has no unit length. With a narrow hidden
+    layer it predicts one view's projection from the other's (BYOL, SimSiam).
     """
 
     def __init__(
         self, inputs: int, hidden: int, outputs: int, norm: ProjectorNorm = "none"
     ) -> None:
-        super().__init__(inputs, hidden, outputs, batch_norm=norm != "none")
+        super().__init__()
+        # BatchNorm has its own shift, so the first layer needs no bias.
+        layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=norm == "none")]
+        if norm != "none":
+            layers.append(nn.BatchNorm1d(hidden))
+        layers += [nn.ReLU(), nn.Linear(hidden, outputs)]
         if norm == "all":
-            self.layers.append(nn.BatchNorm1d(outputs, affine=False))
+            layers.append(nn.BatchNorm1d(outputs, affine=False))
+        self.layers = nn.Sequential(*layers)
 
-
-class PredictionHead(_TwoLayers):
-    """Head that predicts one view's projection from the other's (BYOL, SimSiam), by a bottleneck.
-
-    Layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear.
-    """
-
-    def __init__(
-        self, inputs: int, bottleneck: int, outputs: int, batch_norm: bool = False
-    ) -> None:
-        super().__init__(inputs, bottleneck, outputs, batch_norm)
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, inputs) to (n, outputs)."""
+        outputs: Tensor = self.layers(representations)
+        return outputs
 
 
 class ClusterHeads(nn.Module):
@@ -68,14 +51,11 @@ class ClusterHeads(nn.Module):
         return torch.stack([head(representations) for head in self.heads])
 
 
-class ClusterHead(_TwoLayers):
+class ClusterHead(Projector):
     """Soft assignment to clusters (CC's cluster head): Linear, ReLU, Linear, softmax.
 
     Rows of the output (n, clusters) are non-negative and sum to one.
     """
-
-    def __init__(self, inputs: int, hidden: int, clusters: int) -> None:
-        super().__init__(inputs, hidden, clusters, batch_norm=False)
 
     def forward(self, representations: Tensor) -> Tensor:
         """Map (n, inputs) to probabilities (n, clusters)."""

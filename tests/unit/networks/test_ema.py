@@ -10,7 +10,8 @@ from torch import nn
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, ContractError
-from coterie.networks import ConvNet3, update_ema
+from coterie.networks.ema import update_ema
+from coterie.networks.encoders import ConvNet3
 from coterie.run.setup import assemble
 
 

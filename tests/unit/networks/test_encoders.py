@@ -8,8 +8,17 @@ from torch import nn
 from coterie.config.component import parse_component
 from coterie.contract import seeded
 from coterie.errors import ConfigError
-from coterie.networks import MLP, AlexNet, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
 from coterie.networks.auto import Auto
+from coterie.networks.encoders import (
+    MLP,
+    AlexNet,
+    ConvNet2,
+    ConvNet3,
+    ConvNet4,
+    EncoderConfig,
+    Raw,
+    USPSNet,
+)
 from coterie.networks.resnet import ResNet
 
 

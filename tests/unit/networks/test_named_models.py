@@ -20,7 +20,7 @@ from coterie.config.component import config_model
 from coterie.contract import seeded
 from coterie.contract.clusterer import to_unit
 from coterie.errors import ConfigError, DataError
-from coterie.networks import ConvNet2
+from coterie.networks.encoders import ConvNet2
 from coterie.networks.exported import Exported
 from coterie.networks.timm_models import Timm
 from coterie.networks.torchvision_models import Torchvision

@@ -21,7 +21,7 @@ from coterie.contract.clusterer import to_unit
 from coterie.datamodules.digits import Digits
 from coterie.datamodules.shards import Shards
 from coterie.jobs import embed, import_data, predict
-from coterie.networks import ConvNet3
+from coterie.networks.encoders import ConvNet3
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGITS = ("data=digits", "encoder=conv3", "encoder.width=4", "encoder.features=6", "seed=3")
