@@ -5,11 +5,19 @@ import math
 import pytest
 import torch
 
-from coterie.aggregation.server_optimizer import server_step
+from coterie.aggregation.server_optimizer import ServerOptimizer
+from coterie.aggregation.stage import PhaseRun
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import WeightedUpdate
+from coterie.contract.phase import Phase, WeightedUpdate
 
 ROUNDS = 6
+
+
+def server_step(slots, means, moments, config, untrained=()):
+    """The means after a step of the server's optimiser, and its new state."""
+    phase = Phase(name="p", stage="s", round=1, untrained=dict(untrained))
+    run = PhaseRun(phase=phase, sizes={}, offered={}, server=slots, layouts={})
+    return ServerOptimizer(config).step(run, means, moments)
 
 
 def means(dtype, seed=0):

@@ -10,7 +10,7 @@ stepped. They are estimates, and a step could carry them past every client's val
 below 0.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -18,11 +18,8 @@ from torch import Tensor
 
 from coterie.aggregation.stage import Kept, PhaseRun, Stage
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Slots, Tensors, WeightedUpdate
+from coterie.contract.phase import WeightedUpdate
 from coterie.contract.roles import is_statistic
-
-Moments = dict[str, dict[str, Tensor]]
-"""Slot to float64 tensors by name: "m/<name>", and "v/<name>" if it is adaptive."""
 
 
 class ServerOptimizer(Stage):
@@ -36,50 +33,34 @@ class ServerOptimizer(Stage):
     def step(
         self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
     ) -> tuple[Mapping[str, WeightedUpdate], Kept]:
-        """Update every slot that clients contributed to."""
-        return server_step(run.server, means, kept, self._config, run.phase.untrained)
+        """Update every slot that clients contributed to.
 
+        Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
+        momentum gives the mean itself: bit for bit where mean and slot are float32 values whose
+        magnitudes differ by a factor below 2^27, else to rounding.
 
-def server_step(
-    slots: Slots,
-    means: Mapping[str, WeightedUpdate],
-    moments: Mapping[str, Tensors],
-    config: AggregationConfig,
-    untrained: Mapping[str, Collection[str]] = {},
-) -> tuple[dict[str, WeightedUpdate], Moments]:
-    """Update every slot that clients contributed to.
+        Args:
+            run: The phase; `server` has the slots before it. What its phase calls untrained takes
+                the mean.
+            means: Slot to mean over the clients.
+            kept: The optimiser's state, slot to float64 tensors: "m/<name>", and "v/<name>" if it
+                is adaptive. A missing slot starts with its initial state.
 
-    Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
-    momentum gives the mean itself: bit for bit where mean and slot are float32 values whose
-    magnitudes differ by a factor below 2^27, else to rounding.
-
-    Args:
-        slots: The server's slots before the phase.
-        means: Slot to mean over the clients.
-        moments: The optimiser's state; a missing slot starts with its initial state.
-        config: The optimiser and its constants.
-        untrained: Slot to names that take the mean, beside running statistics.
-
-    Returns:
-        The stepped means, which the method's server half receives, and the optimiser's new state.
-        Slots without contributions keep their state.
-    """
-    stepped, after = {}, {slot: dict(kept) for slot, kept in moments.items()}
-    for slot, mean in means.items():
-        kept, alone = after.setdefault(slot, {}), untrained.get(slot, ())
-        tensors = {
-            name: value
-            if is_statistic(name) or name in alone
-            else _step(name, slots[slot][name], value, kept, config)
-            for name, value in mean.tensors.items()
-        }
-        stepped[slot] = WeightedUpdate(weight=mean.weight, tensors=tensors)
-    return stepped, after
-
-
-def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
-    """Return FedAvgM's velocity v ← β v + Δ; the server moves by the learning rate times v."""
-    return momentum * velocity + delta
+        Returns:
+            The stepped means, which the method's server half receives, and the optimiser's new
+            state. Slots without contributions keep their state.
+        """
+        stepped, after = {}, {slot: dict(tensors) for slot, tensors in kept.items()}
+        for slot, mean in means.items():
+            moments, alone = after.setdefault(slot, {}), run.phase.untrained.get(slot, ())
+            tensors = {
+                name: value
+                if is_statistic(name) or name in alone
+                else _step(name, run.server[slot][name], value, moments, self._config)
+                for name, value in mean.tensors.items()
+            }
+            stepped[slot] = WeightedUpdate(weight=mean.weight, tensors=tensors)
+        return stepped, after
 
 
 def adaptive(
@@ -105,12 +86,15 @@ def adaptive(
 def _step(
     name: str, value: Tensor, mean: Tensor, kept: dict[str, Tensor], config: AggregationConfig
 ) -> Tensor:
-    """Return the tensor's new value, and write its new moments to `kept`."""
+    """Return the tensor's new value, and write its new moments to `kept`.
+
+    FedAvgM: m ← β m + Δ; the server moves by the learning rate times m.
+    """
     before = value.double()
     delta = mean.double() - before
     m = kept.get(f"m/{name}", torch.zeros_like(delta))
     if config.optimizer == "momentum":
-        direction = kept[f"m/{name}"] = fedavgm(delta, m, config.momentum)
+        direction = kept[f"m/{name}"] = config.momentum * m + delta
     else:
         v = kept.get(f"v/{name}", torch.full_like(delta, config.tau**2))
         direction, kept[f"m/{name}"], kept[f"v/{name}"] = adaptive(delta, m, v, config)
