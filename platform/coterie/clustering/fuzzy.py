@@ -3,7 +3,7 @@
 Bezdek et al., "FCM: The fuzzy c-means clustering algorithm" (1984). Computed in float64.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Float64
@@ -70,20 +70,16 @@ def fuzzy_means(
         iterations: Number of iterations, at least 1.
 
     Raises:
-        DataError: If shapes do not fit, a number is out of range or a value is not finite.
+        DataError: If a value is not finite.
     """
-    _check(points, centroids, fuzziness, iterations)
+    for name, values in (("points", points), ("centroids", centroids)):
+        if not bool(torch.isfinite(values).all()):
+            raise DataError(f"{name} are not finite: check how they were computed.")
     centres = centroids.double()
     for _ in range(iterations):
-        totals = _pass(points, centres, fuzziness)
-        centres = ratio_where_positive(totals.sums, totals.powers, centres)
-    return FuzzyMeans(
-        centroids=centres.to(points.dtype),
-        memberships=totals.memberships,
-        powers=totals.powers,
-        largest=totals.largest,
-        objective=totals.objective / len(points),
-    )
+        found = _pass(points, centres, fuzziness)
+        centres = found.centroids
+    return replace(found, centroids=centres.to(points.dtype))
 
 
 def ratio_where_positive(
@@ -97,20 +93,10 @@ def ratio_where_positive(
     return torch.where(enough, sums / torch.where(enough, weights[:, None], 1.0), otherwise)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Totals:
-    """Over all points: Σ u, Σ u^m, max u^m, Σ u^m x, Σ u^m d²."""
-
-    memberships: Float64[Tensor, "k"]
-    powers: Float64[Tensor, "k"]
-    largest: Float64[Tensor, "k"]
-    sums: Float64[Tensor, "k d"]
-    objective: float
-
-
 def _pass(
     points: Float[Tensor, "n d"], centroids: Float64[Tensor, "k d"], fuzziness: float
-) -> _Totals:
+) -> FuzzyMeans:
+    """Return the result of one iteration, its centroids in float64."""
     members, powers, largest = centroids.new_zeros(3, len(centroids))
     sums, objective = torch.zeros_like(centroids), 0.0
     for (block,) in row_blocks(points):
@@ -124,8 +110,12 @@ def _pass(
         largest = torch.maximum(largest, power.amax(dim=0))
         sums = sums + power.T @ rows
         objective += float((power * squared).sum())
-    return _Totals(
-        memberships=members, powers=powers, largest=largest, sums=sums, objective=objective
+    return FuzzyMeans(
+        centroids=ratio_where_positive(sums, powers, centroids),
+        memberships=members,
+        powers=powers,
+        largest=largest,
+        objective=objective / len(points),
     )
 
 
@@ -133,23 +123,3 @@ def _shares(squared: Float64[Tensor, "n k"], fuzziness: float) -> Float64[Tensor
     """Return memberships from squared distances, by logarithms: safe for 0 and for large powers."""
     logs = squared.clamp_min(torch.finfo(squared.dtype).tiny).log()
     return (-logs / (fuzziness - 1)).softmax(dim=1)
-
-
-def _check(points: Tensor, centroids: Tensor, fuzziness: float, iterations: int) -> None:
-    if points.ndim != 2 or centroids.ndim != 2 or points.shape[1] != centroids.shape[1]:
-        fits = False
-    else:
-        fits = len(points) > 0 and len(centroids) > 0
-    if not fits:
-        raise DataError(
-            f"points {tuple(points.shape)} and centroids {tuple(centroids.shape)}: give (n, d) and "
-            "(k, d) with n, k ≥ 1."
-        )
-    if not fuzziness > 1 or iterations < 1:
-        raise DataError(
-            f"fuzziness={fuzziness:g}, iterations={iterations}: set fuzziness above 1 and "
-            "iterations to 1 or more."
-        )
-    for name, values in (("points", points), ("centroids", centroids)):
-        if not bool(torch.isfinite(values).all()):
-            raise DataError(f"{name} are not finite: check how they were computed.")

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from coterie.clustering.contingency import OUTLIER, contingency
+from coterie.clustering.contingency import contingency
 from coterie.errors import DataError
 from coterie.evaluation.canvas import Axes, blank, drawn, label, save, style
 from coterie.evaluation.matching import match
@@ -46,9 +46,9 @@ def embedding_figure(
     those of a collapsed encoder, are one point.
 
     Args:
-        embeddings: Vectors (n, d).
+        embeddings: Vectors (n, d), n of at least 5.
         labels: Classes (n,), indices into `class_names`, or None.
-        assignments: Clusters (n,), -1 for outliers, or None.
+        assignments: Clusters (n,), -1 for outliers; None only if there are labels.
         class_names: The names of the classes; unused without labels.
         path: Where to write the PNG; folders are made as needed.
         seed: Of the sample and of t-SNE.
@@ -56,43 +56,23 @@ def embedding_figure(
         about: What was run, for the line below the figure.
 
     Raises:
-        DataError: If there are fewer than 5 vectors, one is not finite, lengths do not
-            fit, or there are neither labels nor assignments.
+        DataError: If a vector is not finite.
     """
-    vectors = np.asarray(embeddings)
-    _check_embedding(vectors, labels, assignments, len(class_names))
-    size = min(sample, len(vectors))
-    rows = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])
-    points = tsne_points(vectors[rows], seed)
+    count = len(embeddings)
+    bad = int((~np.isfinite(embeddings)).any(axis=1).sum())
+    if bad:
+        raise DataError(f"{bad} of {count} embeddings are not finite: check the encoder.")
+    size = min(sample, count)
+    rows = np.sort(np.random.default_rng(seed).permutation(count)[:size])
+    points = tsne_points(embeddings[rows], seed)
     panels = _groups(labels, assignments, class_names)
     figure = blank(0.4 + 5.6 * len(panels), 4.7)
-    figure.suptitle(f"t-SNE of {size:,} of {len(vectors):,} representations", fontsize=12)
+    figure.suptitle(f"t-SNE of {size:,} of {count:,} representations", fontsize=12)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, groups, names, colours) in zip(grid, panels, strict=True):
         _scatter(axes, points, groups[rows], names, colours)
         axes.set_title(title, fontsize=11)
     return save(figure, path, about)
-
-
-def _check_embedding(
-    vectors: NDArray[Any], labels: NDArray[Any] | None, assignments: NDArray[Any] | None, names: int
-) -> None:
-    if vectors.ndim != 2 or len(vectors) < 5:
-        raise DataError(f"embeddings of shape {vectors.shape}: give (n, d) with n of at least 5.")
-    if labels is None and assignments is None:
-        raise DataError("neither labels nor assignments: give at least one to colour by.")
-    bad = int((~np.isfinite(vectors)).any(axis=1).sum())
-    if bad:
-        raise DataError(f"{bad} of {len(vectors)} embeddings are not finite: check the encoder.")
-    for name, values in (("labels", labels), ("assignments", assignments)):
-        if values is not None and len(values) != len(vectors):
-            raise DataError(
-                f"{len(values)} {name} for {len(vectors)} embeddings: give one for each."
-            )
-    if assignments is not None and int(np.min(assignments)) < OUTLIER:
-        raise DataError(f"cluster {np.min(assignments)}: clusters are counted from 0.")
-    if labels is not None and int(np.max(labels)) >= names:
-        raise DataError(f"label {np.max(labels)} and {names} class names: name every class.")
 
 
 def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
