@@ -12,11 +12,10 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from coterie.clustering.deep import DeepClustering
+from coterie.clustering.deep import deep_clustering
 from coterie.contract import (
     Phase,
     ServerState,
-    Task,
     Tensors,
     WeightedUpdate,
     concatenated,
@@ -28,7 +27,6 @@ from coterie.contract.clusterer import to_unit
 from coterie.modules.fixed_encoder import ENCODER, ROLES, FixedEncoder
 from coterie.modules.sent_centroids import CENTROIDS
 from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
-from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Width, dense
 
 
@@ -58,18 +56,7 @@ class PPFCGAN(OnSynthesis):
         )
         """Widths of the decoder's hidden layers."""
 
-    def __init__(self, config: "PPFCGAN.Config", task: Task) -> None:
-        super().__init__(config, task)
-        self._decoder = config.decoder
-        self._deep = DeepClustering(
-            clusters=cluster_count(config.clusters, task),
-            pretrain_epochs=config.pretrain_epochs,
-            epochs=config.epochs,
-            pull=config.pull,
-            learning_rate=config.learning_rate,
-            batch_size=config.batch_size,
-            restarts=config.restarts,
-        )
+    _config: "PPFCGAN.Config"
 
     def server(
         self,
@@ -80,16 +67,28 @@ class PPFCGAN(OnSynthesis):
     ) -> ServerState:
         """Train the deep clustering network on all synthetic samples."""
         samples = to_unit(concatenated(gathered, SYNTHETIC), self._task.dtype)
-        seed = derive_seed(server.whole("seed"), "network")
+        config, seed = self._config, derive_seed(server.whole("seed"), "network")
         with seeded(seed):
             module, decoder = FixedEncoder(self._task).requires_grad_(True), self._built_decoder()
             load_slots(module, {ENCODER: server.slots[ENCODER]})
-            centroids = self._deep.fit(module.encoder, decoder, samples, seed)
+            centroids = deep_clustering(
+                module.encoder,
+                decoder,
+                samples,
+                clusters=self._clusters,
+                pretrain_epochs=config.pretrain_epochs,
+                epochs=config.epochs,
+                pull=config.pull,
+                learning_rate=config.learning_rate,
+                batch_size=config.batch_size,
+                restarts=config.restarts,
+                seed=seed,
+            )
         slots = {ENCODER: ROLES.slot(module, ENCODER), CENTROIDS: {CENTROIDS: centroids}}
         return server.advance(phase, slots)
 
     def _built_decoder(self) -> nn.Module:
         """Return a decoder from latents to flattened samples; images are in [0, 1]."""
-        layers = dense(self._task.features, list(self._decoder), math.prod(self._task.shape))
+        layers = dense(self._task.features, list(self._config.decoder), math.prod(self._task.shape))
         ends = [nn.Sigmoid()] if len(self._task.shape) == 3 else []
         return nn.Sequential(*layers, *ends).to(self._task.dtype)

@@ -5,7 +5,6 @@ algorithm 1.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float32, Float64, Int64
@@ -17,11 +16,29 @@ _ROWS = 1024
 """Samples per forward pass outside of training."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepClustering:
-    """Options of DCN.
+def deep_clustering(
+    encoder: nn.Module,
+    decoder: nn.Module,
+    samples: Float[Tensor, "n ..."],
+    *,
+    clusters: int,
+    pretrain_epochs: int,
+    epochs: int,
+    pull: float,
+    learning_rate: float,
+    batch_size: int,
+    restarts: int,
+    seed: int,
+) -> Float32[Tensor, "k d"]:
+    """Train both networks in place by ½‖g(f(x)) − x‖² + ½ λ ‖f(x) − c‖², means over a batch.
 
-    Attributes:
+    c is the centroid of x, by k-means between both parts of the training. After each batch its
+    samples get their nearest centroids, and these move to the running means of their samples.
+
+    Args:
+        encoder: f, from samples to latents (n, d).
+        decoder: g, from latents to flattened samples.
+        samples: x, n ≥ k, on the networks' device and in their dtype.
         clusters: Number of clusters k.
         pretrain_epochs: Epochs of reconstruction alone.
         epochs: Epochs with the pull to the centroids.
@@ -29,65 +46,30 @@ class DeepClustering:
         learning_rate: Adam's learning rate.
         batch_size: Samples per batch, at least 2; a smaller last batch is kept if it has 2.
         restarts: Starts of k-means between both parts.
+        seed: Seed of the batches and of k-means.
+
+    Returns:
+        k-means' centroids of the trained encoder's latents, in eval mode.
     """
-
-    clusters: int
-    pretrain_epochs: int
-    epochs: int
-    pull: float
-    learning_rate: float
-    batch_size: int
-    restarts: int
-
-    def fit(
-        self, encoder: nn.Module, decoder: nn.Module, samples: Float[Tensor, "n ..."], seed: int
-    ) -> Float32[Tensor, "k d"]:
-        """Train both networks in place by ½‖g(f(x)) − x‖² + ½ λ ‖f(x) − c‖², means over a batch.
-
-        c is the centroid of x, by k-means between both parts of the training. After each batch its
-        samples get their nearest centroids, and these move to the running means of their samples.
-
-        Args:
-            encoder: f, from samples to latents (n, d).
-            decoder: g, from latents to flattened samples.
-            samples: x, n ≥ k, on the networks' device and in their dtype.
-            seed: Seed of the batches and of k-means.
-
-        Returns:
-            k-means' centroids of the trained encoder's latents, in eval mode.
-        """
-        draw = torch.Generator().manual_seed(seed)
-        learned = [*encoder.parameters(), *decoder.parameters()]
-        optimizer = torch.optim.Adam(learned, lr=self.learning_rate)
-        for places in self._batches(len(samples), self.pretrain_epochs, draw):
-            batch = samples[places]
-            self._step(optimizer, _squared(decoder(_training(encoder)(batch)), batch))
-        latents = _latents(encoder, samples)
-        found = kmeans(latents, self.clusters, seed=seed, restarts=self.restarts)
-        centroids, nearest = found.centroids.double(), found.assignments
-        counts = nearest.bincount(minlength=self.clusters).double()
-        for places in self._batches(len(samples), self.epochs, draw):
-            batch = samples[places]
-            hidden = _training(encoder)(batch)
-            pull = _squared(hidden, centroids[nearest[places]].to(hidden.dtype))
-            self._step(optimizer, _squared(decoder(hidden), batch) + self.pull * pull)
-            hidden = hidden.detach()
-            nearest[places] = nearest_centroids(hidden, centroids)
-            centroids, counts = running_means(centroids, counts, hidden.double(), nearest[places])
-        latents = _latents(encoder, samples)
-        return kmeans(latents, self.clusters, seed=seed, init=centroids).centroids
-
-    def _batches(
-        self, count: int, epochs: int, draw: torch.Generator
-    ) -> Iterator[Int64[Tensor, "n"]]:
-        for _ in range(epochs):
-            order = torch.randperm(count, generator=draw)
-            yield from (part for part in torch.split(order, self.batch_size) if len(part) > 1)
-
-    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+    draw = torch.Generator().manual_seed(seed)
+    learned = [*encoder.parameters(), *decoder.parameters()]
+    optimizer = torch.optim.Adam(learned, lr=learning_rate)
+    for places in _batches(len(samples), batch_size, pretrain_epochs, draw):
+        batch = samples[places]
+        _step(optimizer, _squared(decoder(encoder.train()(batch)), batch))
+    latents = _latents(encoder, samples)
+    found = kmeans(latents, clusters, seed=seed, restarts=restarts)
+    centroids, nearest = found.centroids.double(), found.assignments
+    counts = nearest.bincount(minlength=clusters).double()
+    for places in _batches(len(samples), batch_size, epochs, draw):
+        batch = samples[places]
+        hidden = encoder.train()(batch)
+        away = _squared(hidden, centroids[nearest[places]].to(hidden.dtype))
+        _step(optimizer, _squared(decoder(hidden), batch) + pull * away)
+        hidden = hidden.detach()
+        nearest[places] = nearest_centroids(hidden, centroids)
+        centroids, counts = running_means(centroids, counts, hidden.double(), nearest[places])
+    return kmeans(_latents(encoder, samples), clusters, seed=seed, init=centroids).centroids
 
 
 def running_means(
@@ -111,8 +93,18 @@ def running_means(
     return torch.where(after[:, None] > 0, moved, centroids), after
 
 
-def _training(encoder: nn.Module) -> nn.Module:
-    return encoder.train()
+def _batches(
+    count: int, batch_size: int, epochs: int, draw: torch.Generator
+) -> Iterator[Int64[Tensor, "n"]]:
+    for _ in range(epochs):
+        order = torch.randperm(count, generator=draw)
+        yield from (part for part in torch.split(order, batch_size) if len(part) > 1)
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
 def _squared(found: Tensor, wanted: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.clustering.deep import DeepClustering, running_means
+from coterie.clustering.deep import deep_clustering, running_means
 from coterie.clustering.kmeans import kmeans, nearest_centroids
 
 OPTIONS = {
@@ -65,7 +65,7 @@ def test_training_is_algorithm_one_step_after_step() -> None:
     encoder, decoder = networks()
     f, g = copy.deepcopy(encoder), copy.deepcopy(decoder)
     x = points()
-    found = DeepClustering(**OPTIONS).fit(encoder, decoder, x, seed=3)  # type: ignore[arg-type]
+    found = deep_clustering(encoder, decoder, x, seed=3, **OPTIONS)  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(3)
     optimizer = torch.optim.Adam([*f.parameters(), *g.parameters()], lr=1e-2)
 
@@ -104,7 +104,7 @@ def test_well_parted_groups_are_found_and_the_bits_are_the_seeds() -> None:
     found = []
     for _ in range(2):
         encoder, decoder = networks()
-        found.append(DeepClustering(**options).fit(encoder, decoder, x, seed=0))  # type: ignore[arg-type]
+        found.append(deep_clustering(encoder, decoder, x, seed=0, **options))  # type: ignore[arg-type]
     assert torch.equal(*found)
     clusters = nearest_centroids(encoder(x), found[0]).numpy()
     assert len({*zip(clusters.tolist(), groups.tolist(), strict=True)}) == 3
