@@ -54,8 +54,9 @@ from coterie.modules.exact_sums import (
     sums_phase,
 )
 from coterie.networks.branch import cluster_count
-from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
+from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, logs_of_two
 from coterie.networks.prototypes import directions
+from coterie.networks.quadratic import expand, scale_of
 
 TASK, ADAM, SCATTER = "task", "adam", "scatter"
 LABELS, CLASSIFIER, SHARES = "labels", "classifier", "shares"
@@ -135,7 +136,7 @@ class Turtle(OnExactSums):
             moments = moment_sums(self._features(client, slots), self.widest)
             return Outcome(up={MOMENTS: once(moments)})
         points = self._projected_points(client, slots)
-        features, state = design(points), {POINTS: points}
+        features, state = expand(points, leading=0), {POINTS: points}
         if phase.name == SCATTER:
             return Outcome(up={SCATTER: once({SCATTER: products(features)})}, state=state)
         starts = [

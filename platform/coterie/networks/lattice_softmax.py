@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int32, Int64
+from jaxtyping import Float, Float64, Int32, Int64
 from torch import Tensor, nn
 
 from coterie.clustering.lattice import UNIT, rounded
+from coterie.networks.quadratic import expand
 
 FINE = 2**20
 """Steps of a weight per unit."""
@@ -15,17 +16,6 @@ _COEFFICIENTS = tuple(float(c) for c in np.cumprod([1.0, *(np.log(2) / n for n i
 """Taylor's series of 2^x."""
 _ODD = tuple(2 / (float(np.log(2)) * n) for n in range(1, 20, 2))
 """Series of log₂((1 + y) / (1 - y)) in odd powers of y."""
-
-
-def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
-    """Return a classifier's features: the constant 1, then unit vectors times `scale_of`."""
-    scaled = points.int() * scale_of(points.shape[1])
-    return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled], dim=1)
-
-
-def scale_of(width: int) -> int:
-    """Return a power of two near √width, so that a feature's mean square is near 1."""
-    return int(2 ** round(float(np.log2(width)) / 2))
 
 
 class LatticeSoftmax(nn.Module):
@@ -43,10 +33,10 @@ class LatticeSoftmax(nn.Module):
 
     def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
         """Map unit vectors to probabilities, in float32."""
-        return self.of(design(rounded(representations).int())).float()
+        return self.of(expand(rounded(representations).int(), leading=0)).float()
 
     def of(self, features: Int32[Tensor, "n f"]) -> Float64[Tensor, "n k"]:
-        """Map features on the lattice (see `design`) to probabilities."""
+        """Map features on the lattice (see `expand`) to probabilities."""
         logits = self.logits(features)
         powers = powers_of_two(logits - logits.amax(dim=1, keepdim=True))
         total = powers[:, 0].clone()

@@ -49,7 +49,7 @@ def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
             feature's mean square is near 1.
         leading: How many features have their products in φ.
     """
-    scaled = points.double() * _scale(points.shape[1])
+    scaled = points.double() * scale_of(points.shape[1])
     parts = [torch.full_like(scaled[:, :1], UNIT), scaled]
     if leading:  # ONNX has no empty index
         row, column = torch.triu_indices(leading, leading)
@@ -59,10 +59,10 @@ def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
 
 def largest_value(width: int) -> float:
     """Return the largest magnitude of a value of φ, for unit vectors of this width."""
-    return (1.01 * _scale(width)) ** 2 + 1.0
+    return (1.01 * scale_of(width)) ** 2 + 1.0
 
 
-def _scale(width: int) -> float:
+def scale_of(width: int) -> float:
     """Return a power of two near √c."""
     return float(2 ** round(np.log2(width) / 2))
 
