@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from coterie.errors import InterruptedRunError, printable, reason
 from coterie.tracking.atomic import replacing
@@ -40,7 +40,6 @@ __all__ = [
     "Figure",
     "blank",
     "drawing",
-    "drawn",
     "guarded",
     "label",
     "save",
@@ -74,9 +73,6 @@ _FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "A
 """Fonts by preference; matplotlib has the first, and the others supply missing characters."""
 _STEPS = (1, 2, 5)
 
-ParametersT = ParamSpec("ParametersT")
-ResultT = TypeVar("ResultT")
-
 _logger = logging.getLogger(__name__)
 _lock = threading.RLock()  # matplotlib's settings are global
 
@@ -94,17 +90,6 @@ def drawing() -> Iterator[None]:
         yield
     if any("missing from font" in str(warning.message) for warning in told):
         _tell_of_glyphs()
-
-
-def drawn(draw: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT]:
-    """Make a function draw within `drawing`."""
-
-    @functools.wraps(draw)
-    def within(*args: ParametersT.args, **kwargs: ParametersT.kwargs) -> ResultT:
-        with drawing():
-            return draw(*args, **kwargs)
-
-    return within
 
 
 @contextmanager
@@ -166,7 +151,7 @@ def tick_step(count: int, most: int) -> int:
 class Drawing(Figure):
     """A figure that notebooks show without pyplot."""
 
-    @drawn
+    @drawing()
     def savefig(self, *args: Any, **kwargs: Any) -> None:
         """Write the figure with the settings that it was drawn with."""
         super().savefig(*args, **kwargs)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.contract.metric import Metric
-from coterie.evaluation.canvas import blank, drawn, save, ticks, widest
+from coterie.evaluation.canvas import blank, drawing, save, ticks, widest
 
 _ROWS = 1024
 _SAMPLE = 2000
@@ -71,7 +71,7 @@ def _pairs(embedding: Tensor, labels: NDArray[np.int64]) -> tuple[Distances, Dis
     return sums.numpy(), pairs.numpy()
 
 
-@drawn
+@drawing()
 def class_distances_figure(
     embedding: Tensor,
     labels: NDArray[np.int64],

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.contract.data import Samples
-from coterie.evaluation.canvas import COLOURS, Axes, Figure, blank, drawn, save
+from coterie.evaluation.canvas import COLOURS, Axes, Figure, blank, drawing, save
 
 FEWEST = 10
 """The fewest samples behind a mean image, so that no client's sample is shown."""
@@ -44,7 +44,7 @@ class Clustered:
     samples: Samples
 
 
-@drawn
+@drawing()
 def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") -> Path:
     """Draw a row per cluster, and the silhouette of other numbers of clusters, without labels.
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, Figure, blank, drawn, label, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, Figure, blank, drawing, label, save
 
 Curve = Sequence[tuple[int, float]]
 """(round, value) pairs, in the order of the rounds."""
@@ -20,7 +20,7 @@ _SCORES = ("acc", "nmi", "ari")
 _MOST_OWN = 9
 
 
-@drawn
+@drawing()
 def curves_figure(
     series: Mapping[str, Curve],
     path: Path,
@@ -35,7 +35,7 @@ def curves_figure(
     return save(draw_curves(series, boundaries), path, about)
 
 
-@drawn
+@drawing()
 def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | None = None) -> Figure:
     """Draw curves against rounds: the losses of each stage on an axis, the scores on another.
 

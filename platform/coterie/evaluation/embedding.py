@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.contingency import contingency
 from coterie.errors import DataError
-from coterie.evaluation.canvas import Axes, blank, drawn, label, save, style
+from coterie.evaluation.canvas import Axes, blank, drawing, label, save, style
 from coterie.evaluation.matching import match
 
 _NAMED = 20
@@ -26,7 +26,7 @@ _Panel = tuple[str, NDArray[np.int64], list[str], list[int]]
 """A title, each sample's group, and each group's name and style."""
 
 
-@drawn
+@drawing()
 def embedding_figure(
     embeddings: NDArray[np.floating[Any]],
     labels: NDArray[np.integer[Any]] | None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.contingency import Table
 from coterie.errors import DataError
-from coterie.evaluation.canvas import Axes, blank, drawn, save, ticks, widest
+from coterie.evaluation.canvas import Axes, blank, drawing, save, ticks, widest
 from coterie.evaluation.clustering_metrics import accuracy
 from coterie.evaluation.curves_figure import Curve, curves_figure
 from coterie.evaluation.embedding import embedding_figure
@@ -24,7 +24,7 @@ _MOST_TICKS = 60
 __all__ = ["Curve", "confusion_figure", "curves_figure", "embedding_figure"]
 
 
-@drawn
+@drawing()
 def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about: str = "") -> Path:
     """Draw true classes (rows) against matched clusters (columns), with the accuracy as title.
 

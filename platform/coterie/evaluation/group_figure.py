@@ -9,14 +9,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from coterie.evaluation.canvas import COLOURS, blank, drawn, save
+from coterie.evaluation.canvas import COLOURS, blank, drawing, save
 
 _ABSENT = "#ffffff"
 _MOST = 12
 """Groups named in the legend."""
 
 
-@drawn
+@drawing()
 def group_figure(
     history: Mapping[int, Sequence[int]],
     truth: NDArray[np.int64] | None,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.evaluation.canvas import Axes, blank, drawn, label, save, tick_step, ticks
+from coterie.evaluation.canvas import Axes, blank, drawing, label, save, tick_step, ticks
 from coterie.tracking.formatting import shorten
 
 Counts = NDArray[np.int64]
@@ -180,7 +180,7 @@ def _short(count: float) -> str:
     return f"{count:.0f}" if count < 99_999.5 else f"{count / 1000:.0f}k"
 
 
-@drawn
+@drawing()
 def label_distribution_figure(
     counts: Counts,
     class_names: Sequence[str],

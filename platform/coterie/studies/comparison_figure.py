@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.errors import DataError, printable
-from coterie.evaluation.canvas import COLOURS, MARKERS, NAME, Axes, blank, drawn, label, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, NAME, Axes, blank, drawing, label, save
 from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
@@ -23,7 +23,7 @@ _LISTED = 30
 """Labels in the legend: as many as colours and markers tell apart."""
 
 
-@drawn
+@drawing()
 def comparison_figure(
     panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = "", about: str = ""
 ) -> Path:
@@ -69,7 +69,7 @@ def comparison_figure(
     return save(figure, path, about)
 
 
-@drawn
+@drawing()
 def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> Path:
     """Put figures of at most 30 runs side by side: three in a row, or two if they are wide.
 

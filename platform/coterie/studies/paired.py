@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t
 
-from coterie.evaluation.canvas import blank, drawn, label, save
+from coterie.evaluation.canvas import blank, drawing, label, save
 from coterie.studies.comparison_table import ComparisonTable, foremost
 from coterie.tracking.csv_text import csv_text
 from coterie.tracking.run_records import RunRecord
@@ -77,7 +77,7 @@ def differences_csv(found: Sequence[Difference]) -> str:
     return csv_text(lines)
 
 
-@drawn
+@drawing()
 def differences_figure(found: Sequence[Difference], path: Path, about: str = "") -> Path | None:
     """Draw the differences of up to four metrics; None if no pair has two seeds in common."""
     found = [one for one in found if one.half is not None]

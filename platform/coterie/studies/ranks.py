@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, studentized_range
 
-from coterie.evaluation.canvas import blank, drawn, label, save
+from coterie.evaluation.canvas import blank, drawing, label, save
 from coterie.studies.comparison_table import LOWER, ComparisonTable, foremost
 
 _LEVEL = 0.95
@@ -78,7 +78,7 @@ def cliques(ranks: Ranks) -> list[tuple[float, float]]:
     return found
 
 
-@drawn
+@drawing()
 def ranks_figure(ranks: Ranks, path: Path, about: str = "") -> Path:
     """Draw the critical-difference diagram: methods by mean rank, and bars over groups of ties."""
     ordered = sorted(ranks.mean.items(), key=lambda item: item[1])

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from coterie.errors import InterruptedRunError
 from coterie.evaluation import canvas
-from coterie.evaluation.canvas import blank, drawing, drawn, guarded, label, save, tick_step, ticks
+from coterie.evaluation.canvas import blank, drawing, guarded, label, save, tick_step, ticks
 from coterie.evaluation.curves_figure import draw_curves
 from coterie.evaluation.embedding import embedding_figure
 from coterie.evaluation.figures import confusion_figure
@@ -202,7 +202,7 @@ def test_a_comparisons_labels_show_the_values_of_several_keys(tmp_path, kept):
 
 
 def test_the_line_below_may_hold_anything(tmp_path):
-    @drawn
+    @drawing()
     def draw():
         save(blank(3, 2), tmp_path / "f.png", "a $x_ in \udcff 数据 seed 0")
 
