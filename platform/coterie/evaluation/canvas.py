@@ -16,6 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coterie.errors import InterruptedRunError, printable, reason
 from coterie.tracking.atomic import replacing
 
@@ -47,6 +50,7 @@ __all__ = [
     "tick_step",
     "ticks",
     "widest",
+    "write_counts",
 ]
 
 COLOURS = (
@@ -146,6 +150,20 @@ def tick_step(count: int, most: int) -> int:
             if count <= step * size * most:
                 return step * size
         size *= 10
+
+
+def write_counts(
+    axes: Axes,
+    counts: NDArray[np.int64],
+    dark: NDArray[np.bool_],
+    size: float = 8,
+    text: Callable[[int], str] = str,
+) -> None:
+    """Write the counts that are not 0 into their cells (rows, columns), in white on dark cells."""
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            colour = "white" if dark[row, column] else "black"
+            axes.text(column, row, text(count), ha="center", va="center", size=size, color=colour)
 
 
 class Drawing(Figure):

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.contingency import Table
 from coterie.errors import DataError
-from coterie.evaluation.canvas import Axes, blank, drawing, save, ticks, widest
+from coterie.evaluation.canvas import blank, drawing, save, ticks, widest, write_counts
 from coterie.evaluation.clustering_metrics import accuracy
 from coterie.evaluation.curves_figure import Curve, curves_figure
 from coterie.evaluation.embedding import embedding_figure
@@ -64,14 +63,6 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
     if classes < clusters:  # What lies beyond counts as wrong.
         axes.axvline(classes - 0.5, color="black", linewidth=1.2)
     if clusters * classes <= 30 * 30:
-        _write_counts(axes, counts, shares)
+        write_counts(axes, counts, shares > 0.5)
     figure.colorbar(image, ax=axes, label="share of the class", pad=0.02)
     return save(figure, path, about, 200 if max(clusters, classes) <= _MOST_TICKS else 110)
-
-
-def _write_counts(axes: Axes, counts: Table, shares: NDArray[np.float64]) -> None:
-    """Write the counts that are not 0 into their cells, light on dark."""
-    for (row, column), count in np.ndenumerate(counts):
-        if count:
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=8, color=colour)

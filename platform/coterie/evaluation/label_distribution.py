@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.evaluation.canvas import Axes, blank, drawing, label, save, tick_step, ticks
+from coterie.evaluation.canvas import blank, drawing, label, save, tick_step, ticks, write_counts
 from coterie.tracking.formatting import shorten
 
 Counts = NDArray[np.int64]
@@ -26,22 +26,6 @@ _Row = tuple[str, NDArray[np.float64]]
 """A row's label and its counts."""
 _ENDS = 8
 """Clients at each end of the table if there are more than `_MAX_ROWS`."""
-
-
-def class_counts(
-    labels: NDArray[np.int64], parts: Sequence[Indices], classes: int
-) -> NDArray[np.int64]:
-    """Count each client's samples of each class: int64 (clients, classes).
-
-    Args:
-        labels: int64 classes (n,), in 0..classes - 1.
-        parts: Each client's row numbers.
-        classes: The number of classes.
-    """
-    rows = np.concatenate(parts)
-    client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    cells = np.bincount(client * classes + labels[rows], minlength=len(parts) * classes)
-    return cells.reshape(len(parts), classes).astype(np.int64)
 
 
 def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
@@ -64,17 +48,24 @@ def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
-    """Count each client's samples of each class, and name the classes.
+    """Count each client's samples of each class (clients, classes), and name the classes.
 
     Samples of unknown class, if there are any, are counted as a last class "unlabelled".
+
+    Args:
+        data: The training data.
+        parts: Each client's row numbers.
     """
-    labels, classes = data.labels, len(data.classes)
+    labels, names = data.labels, data.classes
     if labels is None:
         labels = np.full(len(data.samples), -1, dtype=np.int64)
-    if (labels >= 0).all():
-        return class_counts(labels, parts, classes), data.classes
-    known = np.where(labels < 0, classes, labels)
-    return class_counts(known, parts, classes + 1), (*data.classes, "unlabelled")
+    if (labels < 0).any():
+        labels, names = np.where(labels < 0, len(names), labels), (*names, "unlabelled")
+    clients, classes = len(parts), len(names)
+    client = np.repeat(np.arange(clients), [len(part) for part in parts])
+    cells = client * classes + labels[np.concatenate(parts)]
+    counts = np.bincount(cells, minlength=clients * classes)
+    return counts.reshape(clients, classes).astype(np.int64), names
 
 
 def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
@@ -103,27 +94,21 @@ class ClassTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """Yield the table of the terminal's width."""
-        width = min(_WIDTH, options.max_width)
-        yield _class_table(self.counts, self.class_names, self.client_names, width)
-
-
-def _class_table(
-    counts: Counts, class_names: Sequence[str], client_names: Sequence[str], width: int
-) -> Table:
-    names = [label(name) for name in class_names] or list(map(str, range(counts.shape[1])))
-    rows = _rows(counts, client_names)
-    room = (width - _lead_width(rows) + 1) // len(names) - 1
-    if room < max(len(_short(count)) for _, row in rows for count in row):
-        return _largest_classes_table(counts, rows, names, width)
-    headers = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
-    if len(set(headers)) < len(headers):
-        headers = [str(number) for number in range(len(names))]
-    table = _empty_table(counts)
-    for header in headers:
-        table.add_column(Text(header), justify="right", no_wrap=True)
-    for lead, row in rows:
-        table.add_row(Text(lead), _short(row.sum()), *(_short(count) for count in row))
-    return table
+        width, counts = min(_WIDTH, options.max_width), self.counts
+        numbers = list(map(str, range(counts.shape[1])))
+        names = [label(name) for name in self.class_names] or numbers
+        rows = _rows(counts, self.client_names)
+        room = (width - _lead_width(rows) + 1) // len(names) - 1
+        if room < max(len(_short(count)) for _, row in rows for count in row):
+            yield _largest_classes_table(counts, rows, names, width)
+            return
+        headers = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
+        table = _empty_table(counts)
+        for header in headers if len(set(headers)) == len(headers) else numbers:
+            table.add_column(Text(header), justify="right", no_wrap=True)
+        for lead, row in rows:
+            table.add_row(Text(lead), _short(row.sum()), *(_short(count) for count in row))
+        yield table
 
 
 def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str], width: int) -> Table:
@@ -207,17 +192,7 @@ def label_distribution_figure(
         axes.tick_params(axis="x", rotation=90 if upright else 0)
     axes.set_yticks(*ticks(names, 40))
     if clients <= 20 and classes <= 20:
-        _write_counts(axes, counts)
+        half = counts.max(initial=0) / 2
+        write_counts(axes, counts.T, counts.T > half, size=7, text=_short)
     figure.colorbar(image, ax=axes, label="samples")
     save(figure, path, about, dpi=150)
-
-
-def _write_counts(axes: Axes, counts: Counts) -> None:
-    """Write each count into its cell, in white on dark cells."""
-    half = counts.max(initial=0) / 2
-    for (client, number), count in np.ndenumerate(counts):
-        if count > 0:
-            colour = "white" if count > half else "black"
-            axes.text(
-                client, number, _short(float(count)), ha="center", va="center", color=colour, size=7
-            )

@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from coterie.contract.data import DataArrays
 from coterie.datamodules.partitions import iid
 from coterie.evaluation import label_distribution as module
 from coterie.evaluation.label_distribution import (
     ClassTable,
-    class_counts,
+    class_spread,
     classes_held,
     label_distribution_figure,
 )
@@ -46,18 +47,24 @@ def test_a_narrow_terminal_has_the_largest_classes_and_no_cut_number(width):
         assert lines[0].split()[2:] == ["classes", "largest", "classes"]
 
 
+def with_labels(labels, classes):
+    names = tuple(map(str, range(classes)))
+    return DataArrays(name="d", samples=np.zeros((len(labels), 1)), labels=labels, classes=names)
+
+
 def test_class_counts_equal_a_slow_count():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 6, 200)
     parts = iid(200, 7, 0)
-    counts = class_counts(labels, parts, classes=8)
+    counts, _ = class_spread(with_labels(labels, 8), parts)
     assert counts.dtype == np.int64
     slow = [[sum(int(labels[row] == k) for row in part) for k in range(8)] for part in parts]
     np.testing.assert_array_equal(counts, slow)
 
 
 def test_an_empty_client_counts_nothing():
-    counts = class_counts(np.array([0, 1]), [np.array([], dtype=np.int64), np.array([0, 1])], 2)
+    parts = [np.array([], dtype=np.int64), np.array([0, 1])]
+    counts, _ = class_spread(with_labels(np.array([0, 1]), 2), parts)
     np.testing.assert_array_equal(counts, [[0, 0], [1, 1]])
 
 
