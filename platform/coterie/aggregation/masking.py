@@ -7,6 +7,7 @@ when all tasks are done, among the clients that have contributed.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -218,23 +219,6 @@ def check_sums_only(phase: Phase) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """The result of one attempt to open a phase's masked sums.
-
-    Attributes:
-        sums: Slot to exact sum; None if the attempt has to be made again.
-        lost: The calls whose contributions are lost, and why: "" for a process that is lost.
-        up: Client to bytes of keys and shares that it sent.
-        down: Client to bytes of keys and shares that it received.
-    """
-
-    sums: Mapping[str, FixedPointSum] | None
-    lost: Mapping[int, str]
-    up: Mapping[int, int] = field(default_factory=dict)
-    down: Mapping[int, int] = field(default_factory=dict)
-
-
 _Proper = Callable[[Any, Collection[int]], bool]
 """Tells whether an answer is valid for a call with these clients."""
 
@@ -245,7 +229,7 @@ class _LostError(Exception):
 
 def open_sums(
     exchange: Exchange, run: PhaseRun, calls: Mapping[int, Collection[int]], *, last: bool
-) -> Opened:
+) -> "Opening":
     """Have clients mask their sums with fresh keys, and unmask the sum over all of them.
 
     Args:
@@ -259,19 +243,33 @@ def open_sums(
     Raises:
         RunError: If fewer clients are left than it takes to unmask.
     """
-    opening = _Opening(exchange, run, {c: frozenset(calls[c]) for c in sorted(calls)}, last=last)
-    try:
-        return opening.open()
-    except _LostError:
-        return Opened(sums=None, lost=opening.lost)
+    opening = Opening(exchange, run, {c: frozenset(calls[c]) for c in sorted(calls)}, last=last)
+    with suppress(_LostError):
+        opening.open()
+    return opening
 
 
 @dataclass
-class _Opening:
+class Opening:
+    """One attempt to open a phase's masked sums.
+
+    Attributes:
+        exchange: Has clients take a step of the protocol.
+        run: The phase.
+        calls: The calls that are left, and their clients.
+        last: Whether to go on without lost clients.
+        sums: Slot to exact sum; None if the attempt has to be made again.
+        lost: The calls whose contributions are lost, and why: "" for a process that is lost.
+        up: Client to bytes of keys and shares that it sent.
+        down: Client to bytes of keys and shares that it received.
+        began: Clients at the start.
+    """
+
     exchange: Exchange
     run: PhaseRun
     calls: dict[int, frozenset[int]]
     last: bool
+    sums: Mapping[str, FixedPointSum] | None = None
     lost: dict[int, str] = field(default_factory=dict)
     up: Counter[int] = field(default_factory=Counter)
     down: Counter[int] = field(default_factory=Counter)
@@ -279,9 +277,11 @@ class _Opening:
 
     @property
     def clients(self) -> frozenset[int]:
+        """The clients of all calls that are left."""
         return frozenset[int]().union(*self.calls.values())
 
-    def open(self) -> Opened:
+    def open(self) -> None:
+        """Take all steps of the protocol, and store the sums."""
         self.began = len(self.clients)
         self._require(FEWEST, self.began)
         keys: dict[int, PublicKeys] = _joined(
@@ -290,8 +290,7 @@ class _Opening:
         sealed = self._share(keys)
         total = self._masked_sum(sealed, threshold(len(keys)))
         self._unmask(total, keys, frozenset(sealed))
-        sums = decode(total, self.run.layouts)
-        return Opened(sums=sums, lost=self.lost, up=self.up, down=self.down)
+        self.sums = decode(total, self.run.layouts)
 
     def _share(self, keys: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
         """Return the sealed shares, by sender and recipient."""
