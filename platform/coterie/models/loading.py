@@ -1,8 +1,8 @@
 """Loads the model of a finished run from its `model/` folder alone."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,15 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
     sections = _read_sections(folder, trust)
     check_sizes(folder, description)
     weights = _read_weights(folder / WEIGHTS)
-    with _as_data_error(folder):
+    try:
         # Without memory first, where no operator needs values: the config may ask for too much.
         with suppress(NotImplementedError), torch.device("meta"):
             _check_weights(folder / WEIGHTS, weights, _build(folder, description, sections))
         model = _build(folder, description, sections)
+    except _MISFITS as error:
+        raise DataError(
+            f"{folder}: its files do not fit each other ({reason(error)}); copy the model again."
+        ) from error
     _check_weights(folder / WEIGHTS, weights, model)
     model.load_state_dict(weights)
     return model.eval()
@@ -115,48 +119,31 @@ def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
         )
 
 
-@contextmanager
-def _as_data_error(folder: Path) -> Iterator[None]:
-    """Raise a DataError if a model's files do not fit each other."""
-    try:
-        yield
-    except _MISFITS as error:
-        raise DataError(
-            f"{folder}: its files do not fit each other ({reason(error)}); copy the model again."
-        ) from error
-
-
 def _build(
     folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
 ) -> Clusterer:
     """Build the network from a server state of the right shapes, with all values zero."""
     privacy = read_stored_config(folder / CONFIG).get("privacy") or {}
     clip = privacy.get("dp", {}).get("clip")  # under noise, Concord encodes no mirror images
-    try:
-        task = Task(
-            shape=tuple(description["input"]["shape"]),
-            classes=len(description["classes"]),
-            encoder=self_contained(sections["encoder"], folder),  # type: ignore[arg-type]  # checked when it is called
-            augmentation=sections["augmentation"],  # type: ignore[arg-type]
-            dtype=getattr(torch, description["dtype"]),
-            clip=clip,
-        )
-        state = description["server"]
-        slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
-        server = ServerState(
-            slots=slots, round=description["round"], step=state["step"], metadata=state["metadata"]
-        )
-        features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        path = folder / DESCRIPTION
-        raise DataError(
-            f"{path}: it is damaged ({damage(error)}); copy the model again."
-        ) from error
+    task = Task(
+        shape=tuple(description["input"]["shape"]),
+        classes=len(description["classes"]),
+        encoder=self_contained(sections["encoder"], folder),  # type: ignore[arg-type]  # checked when it is called
+        augmentation=sections["augmentation"],  # type: ignore[arg-type]
+        dtype=getattr(torch, description["dtype"]),
+        clip=clip,
+    )
+    state = description["server"]
+    slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
+    server = ServerState(
+        slots=slots, round=description["round"], step=state["step"], metadata=state["metadata"]
+    )
+    features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
     model = build_method(sections["method"], task).model_for(server, None)  # type: ignore[arg-type]
     if head == "centroids":
         return with_head(model, Centroids(torch.zeros(clusters, features)))
     if head == "prototypes":
-        many = int(description.get("prototypes") or 0)
+        many = description.get("prototypes") or 0
         return with_head(model, UnitPrototypes.blank(many, features, clusters))
     return model
 

@@ -8,7 +8,7 @@ import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
@@ -51,6 +51,7 @@ class _Server(TypedDict):
 class _Description(TypedDict):
     """The types of the fields of `model.json`; further fields are allowed."""
 
+    round: NonNegativeInt
     input: _Input
     dtype: str
     features: PositiveInt
@@ -58,6 +59,7 @@ class _Description(TypedDict):
     classifies: bool
     outliers: bool
     head: Literal["method", "centroids", "prototypes"] | None
+    prototypes: NotRequired[NonNegativeInt | None]
     classes: list[str]
     server: _Server
 

@@ -72,14 +72,12 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
 
     A model that `torch.export` cannot take has none; `load_program` then returns None.
     """
-    (folder / PROGRAM).unlink(missing_ok=True)
+    path = folder / PROGRAM
+    path.unlink(missing_ok=True)
     try:
-        checked = _exported(model, sample)
-    except _CANNOT as error:
-        _log.info("%s: the model is not exported (%s).", folder, reason(error))
-        return
-    with replacing(folder / PROGRAM) as temporary:
-        temporary.write_bytes(checked)
+        write_program_file(path, model, sample)
+    except DataError as error:
+        _log.info("%s", error)
 
 
 def write_program_file(path: Path, model: Clusterer, sample: Tensor) -> None:
