@@ -163,7 +163,8 @@ def write_counts(
     for (row, column), count in np.ndenumerate(counts):
         if count:
             colour = "white" if dark[row, column] else "black"
-            axes.text(column, row, text(count), ha="center", va="center", size=size, color=colour)
+            shown = text(int(count))
+            axes.text(column, row, shown, ha="center", va="center", size=size, color=colour)
 
 
 class Drawing(Figure):

@@ -183,7 +183,8 @@ def label_distribution_figure(
     height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0)) + 0.08 * longest * upright
     figure = blank(width, height)
     axes = figure.add_subplot()
-    image = axes.imshow(counts.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
+    cells = counts.T
+    image = axes.imshow(cells, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
     axes.set_title("Samples of each class on each client", fontsize=11)
     axes.set_xlabel("client")
     axes.set_ylabel("class")
@@ -192,7 +193,6 @@ def label_distribution_figure(
         axes.tick_params(axis="x", rotation=90 if upright else 0)
     axes.set_yticks(*ticks(names, 40))
     if clients <= 20 and classes <= 20:
-        half = counts.max(initial=0) / 2
-        write_counts(axes, counts.T, counts.T > half, size=7, text=_short)
+        write_counts(axes, cells, cells > counts.max(initial=0) / 2, size=7, text=_short)
     figure.colorbar(image, ax=axes, label="samples")
     save(figure, path, about, dpi=150)
