@@ -1,11 +1,13 @@
 """Checks the numbers that decide on memory and time when a program from a file calls operators.
 
 PyTorch trusts these numbers: a pooling of 2^40 pixels loops in C++, where no signal ends it, and
-`arange` from the least integer in steps of -1 ends the process.
+`arange` from the least integer in steps of -1 ends the process. A graph may also square a size
+again and again, to numbers of gigabytes, or repeat and join lists.
 """
 
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ _ELEMENTS = 1 << 29
 """The most numbers of a tensor that a call makes or repeats."""
 _WHOLE = 1 << 53
 """Bounds of a series."""
+_BITS = 64
+"""Of a sum or product of sizes."""
 _POOLS = """
     adaptive_avg_pool adaptive_max_pool avg_pool conv conv_transpose max_pool upsample_bicubic
     upsample_bilinear upsample_linear upsample_nearest upsample_trilinear
@@ -40,13 +44,13 @@ def is_bounded(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and _name(target) in _CHECKED
 
 
-def bounded(operator: Any, *args: Any, **options: Any) -> Any:
+def bounded(target: Any, *args: Any, **options: Any) -> Any:
     """Call an operator of ATen, if the numbers in its arguments may occur in a network.
 
     Raises:
         RuntimeError: If they are not.
     """
-    name, numbers = _name(operator), [*_numbers([*args, *options.values()])]
+    name, numbers = _name(target), [*_numbers([*args, *options.values()])]
     if name in _LAYERS:
         least = 1 if name.startswith("adaptive") else -_SIDE
         fits = all(least <= n <= _SIDE for n in numbers if isinstance(n, int))
@@ -62,7 +66,35 @@ def bounded(operator: Any, *args: Any, **options: Any) -> Any:
         fits = size * max([1, *whole]) <= _ELEMENTS
     if not fits:
         raise RuntimeError(f"its graph calls {name} for sizes that no network has")
-    return operator(*args, **options)
+    return target(*args, **options)
+
+
+def add(one: Any, other: Any) -> Any:
+    """Add two numbers or tensors."""
+    return _checked(one, other, operator.add)
+
+
+def mul(one: Any, other: Any) -> Any:
+    """Multiply two numbers or tensors."""
+    return _checked(one, other, operator.mul)
+
+
+BOUNDED: Mapping[Any, Callable[..., Any]] = {operator.add: add, operator.mul: mul}
+"""Functions of Python that programs call, and what is called in their place."""
+
+
+def _checked(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
+    """Apply a function to two numbers or tensors, and check the result.
+
+    Raises:
+        RuntimeError: If it is of lists, or a whole number of more than 64 bits.
+    """
+    if isinstance(one, list | tuple | str) or isinstance(other, list | tuple | str):
+        raise RuntimeError("its graph computes with lists as numbers")  # noqa: TRY004 - as PyTorch
+    found = function(one, other)
+    if isinstance(found, int) and found.bit_length() > _BITS:
+        raise RuntimeError(f"its graph makes a size of more than {_BITS} bits")
+    return found
 
 
 def _is_short(name: str, numbers: list[float], options: Any) -> bool:
@@ -76,9 +108,9 @@ def _is_short(name: str, numbers: list[float], options: Any) -> bool:
     return bool(step != 0 and abs(last - first) / abs(step) <= _ELEMENTS)
 
 
-def _name(operator: Any) -> str:
+def _name(target: Any) -> str:
     """Return the name of an operator without its overload."""
-    return str(operator._schema.name).rpartition("::")[2].removesuffix("_")
+    return str(target._schema.name).rpartition("::")[2].removesuffix("_")
 
 
 def _numbers(values: Any) -> Iterator[float]:

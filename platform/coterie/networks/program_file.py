@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from coterie.errors import damage
-from coterie.networks.bounded_calls import bounded, is_bounded
+from coterie.networks.bounded_calls import BOUNDED, bounded, is_bounded
 from coterie.networks.program_operators import is_allowed
-from coterie.networks.size_arithmetic import BOUNDED
 from coterie.networks.size_expressions import is_range_name, is_size_expression
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
