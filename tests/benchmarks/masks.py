@@ -33,7 +33,7 @@ def measure(clients, numbers):
     given = {"w": WeightedUpdate(weight=7, tensors={"w": torch.randn(numbers)})}
     means, started = ExactMeans({"w": layout}), time.perf_counter()
     for _ in range(clients):
-        means.add(given)
+        means.add(0, given)
     plain, started = time.perf_counter() - started, time.perf_counter()
     processes = Processes({c: {c: given} for c in range(clients)}, layouts={"w": layout})
     masked, exchange = [time.perf_counter() - started], processes.exchange

@@ -42,7 +42,7 @@ def unmasked(contributions, layouts=LAYOUTS):
     """The exact sums without masks."""
     means = ExactMeans(dict(layouts))
     for each in contributions:
-        means.add(each)
+        means.add(0, each)
     return means.sums
 
 

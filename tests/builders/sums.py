@@ -14,7 +14,7 @@ def fold(contributions, dtype=torch.float32):
     means = means_of({"w": torch.zeros(3, dtype=dtype)})
     for values, weight in contributions:
         tensors = {"w": torch.tensor(values, dtype=dtype)}
-        means.add({"s": WeightedUpdate(weight=weight, tensors=tensors)})
+        means.add(0, {"s": WeightedUpdate(weight=weight, tensors=tensors)})
     return means
 
 

@@ -35,7 +35,7 @@ def contribution(seed, size):
 def limbs(clients, steps):
     sums = ExactMeans(LAYOUTS)
     for client in clients:
-        sums.add(clipped(contribution(*client), SERVER, LAYOUTS, steps))
+        sums.add(0, clipped(contribution(*client), SERVER, LAYOUTS, steps))
     zeros = {slot: layout.zeros() for slot, layout in LAYOUTS.items()}
     found = {slot: sums.sums.get(slot, zeros[slot]) for slot in LAYOUTS}
     assert all(not limb.low.any() for limb in found.values())

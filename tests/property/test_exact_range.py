@@ -31,10 +31,11 @@ VALUES = st.floats(-LARGEST, LARGEST, width=32)
 def test_what_is_refused_leaves_nothing_in_any_slot(tensor, weight, sentence):
     means = ExactMeans({s: Layout.of({"w": torch.zeros(2)}) for s in ("a", "b", "c")})
     good = {"a": WeightedUpdate(weight=2, tensors={"w": torch.ones(2)})}
-    means.add(good)
+    means.add(0, good)
     bad = WeightedUpdate(weight=weight, tensors={"w": tensor})
+    other = WeightedUpdate(weight=1, tensors={"w": torch.ones(2)})
     with pytest.raises(ContractError) as caught:
-        means.add({**good, "b": bad, "c": WeightedUpdate(weight=1, tensors={"w": torch.ones(2)})})
+        means.add(0, {**good, "b": bad, "c": other})
     assert sentence in str(caught.value)
     assert list(means.result()) == ["a"]
     assert means.result()["a"].weight == 2
@@ -106,4 +107,4 @@ def test_errors_of_range_name_the_limit_and_a_refused_merge_changes_nothing():
     assert mean_of(means).tolist() == [1.0, 2.0, 3.0]
     means = fold([([LARGEST] * 3, 2**18)])
     with pytest.raises(RunError, match=r"Weighted values sum to 4\.4e\+12, and at most 4\.4e\+12"):
-        means.add({"s": WeightedUpdate(weight=1, tensors={"w": torch.ones(3)})})
+        means.add(0, {"s": WeightedUpdate(weight=1, tensors={"w": torch.ones(3)})})

@@ -110,7 +110,7 @@ def test_bfloat16_is_summed_exactly_and_rounded_once(values, weight):
     tensors = [torch.tensor([v] * 3, dtype=torch.bfloat16) for v in values]
     means = means_of({"w": tensors[0]})
     for tensor in tensors:
-        means.add({"s": WeightedUpdate(weight=weight, tensors={"w": tensor})})
+        means.add(0, {"s": WeightedUpdate(weight=weight, tensors={"w": tensor})})
     mean = mean_of(means)
     exact = float(sum(Fraction(t[0].item()) for t in tensors) / len(tensors))
     assert mean.dtype is torch.bfloat16
@@ -123,15 +123,15 @@ def test_weights_near_a_ten_thousandth_survive_being_averaged_with_themselves():
     values = torch.randn(10_000) * 1e-4
     means = means_of({"w": values})
     for weight in (1, 359, 1797):
-        means.add({"s": WeightedUpdate(weight=weight, tensors={"w": values})})
+        means.add(0, {"s": WeightedUpdate(weight=weight, tensors={"w": values})})
     assert torch.equal(mean_of(means), values)
 
 
 def test_a_hand_computed_mean_keeps_shapes_and_weight():
     tensors = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor(-1.5), "none": torch.zeros(0)}
     means = means_of(tensors)
-    means.add({"s": WeightedUpdate(weight=1, tensors=tensors)})
-    means.add({"s": WeightedUpdate(weight=3, tensors={k: v * 5 for k, v in tensors.items()})})
+    means.add(0, {"s": WeightedUpdate(weight=1, tensors=tensors)})
+    means.add(0, {"s": WeightedUpdate(weight=3, tensors={k: v * 5 for k, v in tensors.items()})})
     [(slot, mean)] = means.result().items()
     assert (slot, mean.weight) == ("s", 4)
     assert mean.tensors["w"].tolist() == [[4.0, 8.0]]
@@ -141,7 +141,7 @@ def test_a_hand_computed_mean_keeps_shapes_and_weight():
 
 def test_a_slot_that_nobody_contributed_to_is_absent():
     means = ExactMeans({s: Layout.of({"w": torch.zeros(1)}) for s in ("a", "b")})
-    means.add({"b": WeightedUpdate(weight=2, tensors={"w": torch.ones(1)})})
+    means.add(0, {"b": WeightedUpdate(weight=2, tensors={"w": torch.ones(1)})})
     assert list(means.result()) == ["b"]
 
 

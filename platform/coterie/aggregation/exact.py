@@ -350,8 +350,12 @@ class ExactMeans:
         self._layouts = layouts
         self.sums: dict[str, FixedPointSum] = {}
 
-    def add(self, contributions: Mapping[str, WeightedUpdate]) -> None:
+    def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
         """Add one client's contributions: all of them or, if one is refused, none.
+
+        Args:
+            client: Its number, which makes no difference to the sum.
+            contributions: Slot to contribution.
 
         Raises:
             ContractError: If a weight is not a positive integer, or a value is not finite or too

@@ -85,7 +85,7 @@ class MaskedSum:
             RunError: Likewise.
         """
         own = ExactMeans(dict(self._layouts))
-        own.add(contributions)
+        own.add(client, contributions)
         vector, party = encode(own.sums, self._layouts), Party(client)
         add_mask(vector, party.seed)
         self.vector += vector

@@ -12,7 +12,7 @@ import numpy as np
 from lightning import LightningModule
 from numpy.typing import NDArray
 
-from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout, sum_limit
+from coterie.aggregation.exact import ExactMeans, Layout, sum_limit
 from coterie.aggregation.stage import (
     Contribution,
     Gathering,
@@ -89,7 +89,7 @@ class Pipeline:
             sums = stage.sums(key, call, layouts, data.get(stage.name))
             if sums is not None:
                 return sums
-        return _PlainSums(layouts)
+        return ExactMeans(dict(layouts))
 
     def answer(self, stage: str, call: int, question: str, message: Any) -> Any:
         """Answer a stage's question in the process of a call."""
@@ -226,22 +226,6 @@ class ClientStages:
             return sent
         state = {**(sent.outcome.state or {}), **stages}
         return replace(sent, outcome=replace(sent.outcome, state=state))
-
-
-class _PlainSums:
-    """Exact sums that the driver receives with the call's last event."""
-
-    def __init__(self, layouts: Mapping[str, Layout]) -> None:
-        self._means = ExactMeans(dict(layouts))
-
-    def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
-        """Add a client's contributions."""
-        self._means.add(contributions)
-
-    @property
-    def sums(self) -> Mapping[str, FixedPointSum]:
-        """Each slot's exact sum."""
-        return self._means.sums
 
 
 def _kept_by(stage: Stage, kept: Kept) -> dict[str, Tensors]:

@@ -84,7 +84,7 @@ def test_what_passes_fits_the_exact_sums_in_every_order(sizes, values, random):
             contributions.append({"encoder": mean})
     random.shuffle(contributions)
     for contribution in contributions:
-        means.add(contribution)  # raises a RunError if it does not fit
+        means.add(0, contribution)  # raises a RunError if it does not fit
 
 
 def test_values_far_above_the_servers_own_are_refused():

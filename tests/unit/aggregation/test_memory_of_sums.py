@@ -34,9 +34,9 @@ def _memory(value):
 
 def test_a_contribution_is_copied_once_also_when_the_sum_becomes_integers():
     sums = means_of(TENSORS)
-    sums.add({"s": WeightedUpdate(weight=1, tensors=TENSORS)})
+    sums.add(0, {"s": WeightedUpdate(weight=1, tensors=TENSORS)})
     with Largest() as largest:
-        sums.add({"s": WeightedUpdate(weight=20_000, tensors=TENSORS)})
+        sums.add(0, {"s": WeightedUpdate(weight=20_000, tensors=TENSORS)})
     assert sums.sums["s"].high.dtype == torch.int64
     assert largest.bytes == 4 * (ELEMENTS + 3)
     assert torch.equal(sums.result()["s"].tensors["w"], TENSORS["w"])
@@ -44,7 +44,7 @@ def test_a_contribution_is_copied_once_also_when_the_sum_becomes_integers():
 
 def test_sums_of_another_kind_are_merged_without_a_copy():
     sums = means_of(TENSORS)
-    sums.add({"s": WeightedUpdate(weight=20_000, tensors=TENSORS)})
+    sums.add(0, {"s": WeightedUpdate(weight=20_000, tensors=TENSORS)})
     other = FixedPointSum(*torch.zeros(2, ELEMENTS + 3, dtype=torch.float64), weight=1)
     with Largest() as largest:
         sums.merge({"s": other})
@@ -53,7 +53,7 @@ def test_sums_of_another_kind_are_merged_without_a_copy():
 
 def test_the_mean_takes_the_models_own_bytes():
     sums = means_of(TENSORS)
-    sums.add({"s": WeightedUpdate(weight=3, tensors=TENSORS)})
+    sums.add(0, {"s": WeightedUpdate(weight=3, tensors=TENSORS)})
     with Largest() as largest:
         means = Layout.of(TENSORS).mean(sums.sums["s"])
     assert {mean.dtype for mean in means.values()} == {torch.float32}

@@ -51,7 +51,7 @@ def sums(value=0.25, slots=("a",)):
     found = ExactMeans(LAYOUTS)
     for slot in slots:
         tensors = {"w": torch.full(SLOTS[slot]["w"].shape, value, dtype=torch.float64)}
-        found.add({slot: WeightedUpdate(weight=1, tensors=tensors)})
+        found.add(0, {slot: WeightedUpdate(weight=1, tensors=tensors)})
     return found
 
 
@@ -122,7 +122,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
     slot |= {"n.weight": torch.ones(3), "w": torch.ones(2000)}
     layouts = {"a": Layout.of(slot)}
     found, own = ExactMeans(layouts), {n: torch.zeros_like(t).double() for n, t in slot.items()}
-    found.add({"a": WeightedUpdate(weight=1, tensors=own)})
+    found.add(0, {"a": WeightedUpdate(weight=1, tensors=own)})
     (noisy,) = stage(CONFIG, KEY).total(asked(slots={"a": slot}), found).values()
     for name in ("n.running_mean", "n.running_var"):
         assert torch.equal(noisy.tensors[name], slot[name])
@@ -135,7 +135,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
 def test_sums_have_noise_whatever_their_names_are(name):
     slots = {"a": {name: torch.zeros(2000, dtype=torch.float64)}}
     run, found = asked(clips=False, slots=slots), ExactMeans({"a": Layout.of(slots["a"])})
-    found.add({"a": WeightedUpdate(weight=1, tensors=slots["a"])})
+    found.add(0, {"a": WeightedUpdate(weight=1, tensors=slots["a"])})
     (noisy,) = stage(CONFIG, KEY).total(run, found).values()
     assert abs(noisy.tensors[name].std() / 3.0 - 1) < 0.07
 

@@ -52,7 +52,7 @@ def test_what_clients_add_up_passes(contributions, weighted):
     for weight, value in contributions:
         own, end = (weight, value / 2**6) if weighted else (1, value)
         tensors = {"w": torch.linspace(0, end, 6, dtype=torch.float64).reshape(2, 3)}
-        sums.add({"encoder": WeightedUpdate(weight=own, tensors=tensors)})
+        sums.add(0, {"encoder": WeightedUpdate(weight=own, tensors=tensors)})
     limits = {n: own if weighted else None for n, (own, _) in enumerate(contributions)}
     check_events([replace(DONE, sums=sums.sums)], 7, limits, LAYOUTS)
 

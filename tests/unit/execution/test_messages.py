@@ -389,7 +389,7 @@ def test_sums_may_be_as_large_as_they_are_exact_for_every_client():
         layouts = {"sums": Layout.of(sums["sums"].tensors, sum_limit=sum_limit(clients))}
         phase = replace(PHASE, up=frozenset({"sums"}))
         check_outcome(phase, Outcome(up=sums), layouts, None)
-        ExactMeans(layouts).add(sums)
+        ExactMeans(layouts).add(0, sums)
 
     send(2.0**28)
     send(-(2.0**22), clients=2**20)

@@ -450,7 +450,7 @@ def test_weights_stay_in_the_range_of_exact_sums_however_much_is_pulled(exchange
     weight = max(1, (6_000 + pulled) * 25 // unit)
     means = ExactMeans({"encoder": Layout.of({"a": torch.ones(1)})})
     for _ in sizes:
-        means.add({"encoder": WeightedUpdate(weight=weight, tensors={"a": torch.ones(1)})})
+        means.add(0, {"encoder": WeightedUpdate(weight=weight, tensors={"a": torch.ones(1)})})
     assert means.result()["encoder"].weight == 10 * weight
     assert unit == (2 if exchange == "bulk" else 1)
 

@@ -59,7 +59,7 @@ def ended(call, *clients):
     means = ExactMeans(dict(REQUEST.layouts))
     for client in clients:
         tensors = {"x": torch.tensor([float(client)])}
-        means.add({"w": WeightedUpdate(weight=client + 1, tensors=tensors)})
+        means.add(client, {"w": WeightedUpdate(weight=client + 1, tensors=tensors)})
     return CallDone(call=call, sums=means.sums)
 
 
