@@ -1,4 +1,8 @@
-"""Entry points, each short: `coterie train …`, or `python -m ray_jobs.train …` in a clone."""
+"""Entry points, each short: `coterie train …`, or `python -m ray_jobs.train …` in a clone.
+
+A command imports PyTorch inside its function, after it has read its arguments, so that a mistyped
+key is refused at once.
+"""
 
 import sys
 from pathlib import Path

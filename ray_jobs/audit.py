@@ -5,12 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coterie.commands.arguments import read_values
-from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
-from coterie.config.loading import load_component
+from coterie.commands.changed_config import CHANGEABLE, changed_config, read_changes
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
 from coterie.tracking.paths import local_path, make_writable
@@ -21,7 +19,7 @@ from coterie.tracking.terminal import Terminal
 class AuditConfig(Component):
     """Which run to audit, and how."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: NotEmpty
     """The run's folder."""
     out: str | None = None
     """Where to write `audit.json`; by default into the run's folder."""
@@ -31,30 +29,18 @@ class AuditConfig(Component):
     """Packages that the run's config may import, in addition to Coterie's own."""
 
 
+@command(
+    "Shows what left each client of a run, key by key, with the fewest samples that a vector "
+    "stands for, and attacks the model: how well it tells training samples from held-out ones. "
+    f"Keys of {', '.join(CHANGEABLE)} can be changed, such as data.root. See docs/privacy.md.",
+    "usage: coterie audit run=DIR [KEY=VALUE ...]",
+    AuditConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Audit the run that the arguments name."""
-    return run_command(_audit, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Shows what left each client of a run, key by key, with the fewest samples that a vector "
-        "stands for, and attacks the model: how well it tells training samples from held-out ones. "
-        f"Keys of {', '.join(CHANGEABLE)} can be changed, such as data.root. See docs/privacy.md.",
-        "usage: coterie audit run=DIR [KEY=VALUE ...]",
-        AuditConfig,
-    )
-
-
-def _audit(arguments: Sequence[str]) -> int:
-    changes = read_values(arguments)
-    keys = AuditConfig.model_fields
-    own = {key: changes.pop(key) for key in keys if key in changes}
-    check_changes(changes, keys)
-    options = load_component(AuditConfig, own)
+    options, changes = read_changes(AuditConfig, arguments)
     directory = RunDirectory.open(options.run, key="run")
     config = changed_config(directory, changes, options.trust)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.audit import audit_run
     from coterie.run.audit_tables import attacks_table, messages_table
 

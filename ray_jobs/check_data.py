@@ -5,15 +5,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Field
 from rich.table import Table
 
 from coterie.commands.data_choice import build_data, separate_data
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.loading import load_component
 from coterie.config.schema import RunConfig
 from coterie.errors import printable
@@ -39,29 +38,22 @@ _SHOWN = 8
 class CheckConfig(Component):
     """Where the lists are written."""
 
-    out: Annotated[str, Field(min_length=1)] = "check"
+    out: NotEmpty = "check"
     """The folder of the lists and the contact sheet."""
 
 
+@command(
+    _ABOUT,
+    _USAGE,
+    CheckConfig,
+    {
+        "0": "all can be read",
+        "1": "something cannot be read",
+        "2": "the arguments or the data were refused",
+    },
+)
 def main(arguments: Sequence[str]) -> int:
     """Check the data set that the arguments name."""
-    return run_command(
-        _check,
-        arguments,
-        lambda *_: command_help(
-            _ABOUT,
-            _USAGE,
-            CheckConfig,
-            {
-                "0": "all can be read",
-                "1": "something cannot be read",
-                "2": "the arguments or the data were refused",
-            },
-        ),
-    )
-
-
-def _check(arguments: Sequence[str]) -> int:
     config, values = separate_data(list(filterfalse(_is_of_another_part, arguments)))
     out = local_path("out", load_component(CheckConfig, values).out)
     from coterie.datamodules.checking import check_data

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
 from coterie.studies.plan import EXIT_CODES, CompareConfig, read_comparison, variant_configs
 
 _ABOUT = (
@@ -17,25 +17,17 @@ _ABOUT = (
 )
 
 
+@command(
+    _ABOUT,
+    "usage: coterie compare experiments=[NAME,...] [seeds=[0,1,2]]\n"
+    "         [[NAME:]KEY=VALUE[,VALUE ...] ...]",
+    CompareConfig,
+    EXIT_CODES,
+)
 def main(arguments: Sequence[str]) -> int:
     """Run the comparison that the arguments ask for."""
-    return run_command(_compare, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        _ABOUT,
-        "usage: coterie compare experiments=[NAME,...] [seeds=[0,1,2]]\n"
-        "         [[NAME:]KEY=VALUE[,VALUE ...] ...]",
-        CompareConfig,
-        EXIT_CODES,
-    )
-
-
-def _compare(arguments: Sequence[str]) -> int:
     options, variants = read_comparison(arguments)
     configs = variant_configs(variants, options.seeds[0])
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.studies.comparison import run_comparison
     from coterie.studies.study import exit_code
     from coterie.studies.study_view import StudyView

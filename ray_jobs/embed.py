@@ -1,15 +1,15 @@
 """Embed a data set once: `coterie embed data=CHOICE encoder=CHOICE out=DIR`."""
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.commands.compose import compose_sections
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component, load_target, target_of
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty, load_target, target_of
 from coterie.config.given_path import given_path
 from coterie.config.loading import load_component, section_model
 from coterie.config.schema import Threads
@@ -31,7 +31,7 @@ _USAGE = (
 class EmbedConfig(Component):
     """Where to write the embeddings, and how."""
 
-    out: Annotated[str, Field(min_length=1)]
+    out: NotEmpty
     """The folder to write: a new one, or that of the same command before."""
     batch_size: PositiveInt = 256
     """Samples that pass through the encoder at a time."""
@@ -47,17 +47,13 @@ class EmbedConfig(Component):
     """Packages that a pretrained encoder's config may import, in addition to Coterie's own."""
 
 
+@command(_ABOUT, _USAGE, EmbedConfig)
 def main(arguments: Sequence[str]) -> int:
     """Embed the data set that the arguments name."""
-    return run_command(_embed, arguments, lambda *_: command_help(_ABOUT, _USAGE, EmbedConfig))
-
-
-def _embed(arguments: Sequence[str]) -> int:
     values = compose_sections(("data", "encoder"), arguments)
     sections = {name: values.pop(name) for name in ("data", "encoder")}
     options = load_component(EmbedConfig, values)
     config, chosen = (_section(*named, options.trust) for named in sections.items())
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     import torch
 
     from coterie.contract.data import DataModule

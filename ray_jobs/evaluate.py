@@ -6,13 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from coterie.commands.arguments import read_values
-from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
+from coterie.commands.changed_config import CHANGEABLE, changed_config, read_changes
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
 from coterie.config.about import about
-from coterie.config.component import Component
-from coterie.config.loading import load_component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.schema import LabelledShare
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path, scores_table
@@ -26,7 +24,7 @@ TSNE = "tsne.png"
 class EvaluateConfig(Component):
     """Which checkpoint to evaluate, and how."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: NotEmpty
     """The run's folder."""
     checkpoint: Literal["latest", "best"] | NonNegativeInt = "latest"
     """`latest`, `best`, or the round of a checkpoint."""
@@ -37,38 +35,26 @@ class EvaluateConfig(Component):
     """Shares of the labels to fine-tune the whole network with; [] for no fine-tuning."""
     fine_tuning_epochs: PositiveInt = 100
     """Epochs of fine-tuning."""
-    out: Annotated[str, Field(min_length=1)] | None = None
+    out: NotEmpty | None = None
     """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's folder,
     where it replaces an earlier evaluation of that checkpoint."""
     trust: Trust = ()
     """Packages that the run's config may import, in addition to Coterie's own."""
 
 
+@command(
+    "Evaluates a checkpoint of a run: clusters, linear probe, nearest neighbours, fine-tuning "
+    "with few labels, and metrics without labels. The run's own config is used; keys of "
+    f"{', '.join(CHANGEABLE)} can be changed, such as data.root. Without cluster.backend it "
+    "runs on the cluster at hand, or else in this process.",
+    "usage: coterie evaluate run=DIR [KEY=VALUE ...]",
+    EvaluateConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Evaluate the checkpoint that the arguments name."""
-    return run_command(_evaluate, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Evaluates a checkpoint of a run: clusters, linear probe, nearest neighbours, fine-tuning "
-        "with few labels, and metrics without labels. The run's own config is used; keys of "
-        f"{', '.join(CHANGEABLE)} can be changed, such as data.root. Without cluster.backend it "
-        "runs on the cluster at hand, or else in this process.",
-        "usage: coterie evaluate run=DIR [KEY=VALUE ...]",
-        EvaluateConfig,
-    )
-
-
-def _evaluate(arguments: Sequence[str]) -> int:
-    changes = read_values(arguments)
-    keys = EvaluateConfig.model_fields
-    own = {key: changes.pop(key) for key in keys if key in changes}
-    check_changes(changes, keys)
-    options = load_component(EvaluateConfig, own)
+    options, changes = read_changes(EvaluateConfig, arguments)
     directory = RunDirectory.open(options.run, key="run")
     config = changed_config(directory, changes, options.trust)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.evaluate_run import RunEvaluation
 
     out = None if options.out is None else local_path("out", options.out)

@@ -1,14 +1,12 @@
 """Export a model for other programs: `coterie export model=RUN format=onnx`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from coterie.commands.arguments import read_values
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
@@ -19,34 +17,26 @@ from coterie.tracking.terminal import Terminal
 class ExportConfig(Component):
     """What to export, and how."""
 
-    model: Annotated[str, Field(min_length=1)]
+    model: NotEmpty
     """A finished run's folder, or its `model/`."""
     format: Literal["onnx", "pt2"] = "onnx"
     """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch without Coterie, which a run also
     writes."""
-    out: Annotated[str, Field(min_length=1)] | None = None
+    out: NotEmpty | None = None
     """The file; by default `model.onnx` or `model.pt2` beside the weights."""
     trust: Trust = ()
     """Packages that the model's config may import, in addition to Coterie's own."""
 
 
+@command(
+    "Writes a run's model as a file that runs without Coterie: it maps samples, in batches "
+    "of any size, to embeddings and cluster probabilities.",
+    "usage: coterie export model=RUN [format=onnx] [out=FILE]",
+    ExportConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Export the model that the arguments name."""
-    return run_command(_export, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Writes a run's model as a file that runs without Coterie: it maps samples, in batches "
-        "of any size, to embeddings and cluster probabilities.",
-        "usage: coterie export model=RUN [format=onnx] [out=FILE]",
-        ExportConfig,
-    )
-
-
-def _export(arguments: Sequence[str]) -> int:
     options = load_component(ExportConfig, read_values(arguments))
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.models.loading import load_model
     from coterie.models.onnx_file import check_onnx_installed, write_onnx
     from coterie.models.saved_model import example_samples, model_folder, read_description

@@ -1,14 +1,13 @@
 """Import data into shards: `coterie import_data data=CHOICE data.path=DIR out=DIR`."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from coterie.commands.data_choice import build_data, separate_data
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.tracking.terminal import Terminal
@@ -35,27 +34,15 @@ _READ_LATER = (
 class ImportConfig(Component):
     """Where to write the shards, and how."""
 
-    out: Annotated[str, Field(min_length=1)]
+    out: NotEmpty
     """The folder to write, or its URL, which must not exist or be empty."""
     shard_mb: PositiveInt = 64
     """Approximate size of a shard in MB."""
 
 
+@command(_ABOUT, _USAGE, ImportConfig, {"0": "done", "2": "the arguments or the data were refused"})
 def main(arguments: Sequence[str]) -> int:
     """Import the data set that the arguments name."""
-    return run_command(
-        _import,
-        arguments,
-        lambda *_: command_help(
-            _ABOUT,
-            _USAGE,
-            ImportConfig,
-            {"0": "done", "2": "the arguments or the data were refused"},
-        ),
-    )
-
-
-def _import(arguments: Sequence[str]) -> int:
     config, values = separate_data(arguments, refused=_READ_LATER)
     options = load_component(ImportConfig, values)
     from coterie.datamodules.importing import import_data

@@ -28,7 +28,6 @@ def main(arguments: Sequence[str]) -> int:
 def _partition(arguments: Sequence[str]) -> int:
     outs, rest = separate(arguments, {"out"})
     config = compose(*rest)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.datamodules.partition_files import write_partition
     from coterie.evaluation.canvas import guarded
     from coterie.evaluation.label_distribution import (

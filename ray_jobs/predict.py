@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.commands.arguments import backend_at_hand, read_values
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Gpus, Threads
@@ -20,8 +20,6 @@ from coterie.tracking.terminal import Terminal
 
 if TYPE_CHECKING:
     from coterie.execution.batch_predictor import Predicted
-
-_GivenPath = Annotated[str, Field(min_length=1)]
 
 
 class WorkersConfig(Component):
@@ -62,13 +60,13 @@ class WorkersConfig(Component):
 class PredictConfig(Component):
     """What to predict, with what, and where to write."""
 
-    model: _GivenPath
+    model: NotEmpty
     """A finished run's folder, or its `model/`."""
-    input: _GivenPath
+    input: NotEmpty
     """A folder of pictures or shards, or a .npy, .npz, .parquet or .csv file."""
-    output: _GivenPath = "assignments.parquet"
+    output: NotEmpty = "assignments.parquet"
     """A new .parquet or .csv file for sample, name, client, cluster and confidence."""
-    clusters: _GivenPath | None = None
+    clusters: NotEmpty | None = None
     """A file of names, merges and splits that was saved from the page of `coterie show`."""
     on_error: Literal["refuse", "skip"] = "refuse"
     """What to do about pictures that cannot be read and rows with empty cells: end the command, or
@@ -84,22 +82,14 @@ class PredictConfig(Component):
     """Packages that the model's config may import, if the model could not be exported."""
 
 
+@command(
+    "Assigns new samples to the clusters of a finished run.",
+    "usage: coterie predict model=RUN/model input=PATH [KEY=VALUE ...]",
+    PredictConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Predict the samples that the arguments name."""
-    return run_command(_predict, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Assigns new samples to the clusters of a finished run.",
-        "usage: coterie predict model=RUN/model input=PATH [KEY=VALUE ...]",
-        PredictConfig,
-    )
-
-
-def _predict(arguments: Sequence[str]) -> int:
     config = load_component(PredictConfig, read_values(arguments))
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.config.stored import read_stored_config
     from coterie.datamodules.fitting import Fitting, as_trained
     from coterie.datamodules.streams import open_samples

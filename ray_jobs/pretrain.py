@@ -31,7 +31,6 @@ def _pretrain(arguments: Sequence[str]) -> int:
         raise ConfigError("out: none is given; name the folder for the encoder as out=DIR.")
     own = (f"run_dir={outs[-1].partition('=')[2]}", "resume=true")
     config = compose("tracking.wandb.job_type=pretrain", *rest, *own)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.federation import Federation
 
     done = Federation(config).run()

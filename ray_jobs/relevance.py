@@ -1,15 +1,14 @@
 """Relevance of pretraining data: `coterie relevance pretrained=DIR experiment=NAME`."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from coterie.commands.arguments import read_values, separate
 from coterie.commands.changed_config import load_stored
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.run_directory import RunDirectory
@@ -30,7 +29,7 @@ see coterie train --help.
 class RelevanceConfig(Component):
     """What to compare."""
 
-    pretrained: Annotated[str, Field(min_length=1)]
+    pretrained: NotEmpty
     """The folder of the run that trained the encoder."""
     samples: PositiveInt = 300
     """Samples drawn from each data set."""
@@ -48,7 +47,6 @@ def _relevance(arguments: Sequence[str]) -> int:
     options = load_component(RelevanceConfig, read_values(own))
     clients = compose(*rest, f"trust=[{','.join(options.trust)}]")
     earlier = load_stored(RunDirectory.open(options.pretrained, key="pretrained"), options.trust)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.pretraining_relevance import pretraining_relevance
 
     value = pretraining_relevance(options.pretrained, earlier, clients, options.samples)

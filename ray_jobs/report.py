@@ -1,15 +1,12 @@
 """Write a run's page again: `coterie report run=DIR`."""
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import Field
 
 from coterie.commands.arguments import read_values
 from coterie.commands.changed_config import load_stored
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.file_digest import files_untouched
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
@@ -23,27 +20,20 @@ from coterie.tracking.terminal import Terminal
 class ReportConfig(Component):
     """Which run to report."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: NotEmpty
     """The run's folder."""
     trust: Trust = ()
     """Packages that the run's config may import, in addition to Coterie's own."""
 
 
+@command(
+    "Writes report.html into a run's folder, from the other files there. A run does so when it "
+    "ends; the command does it for a run that was killed, or is under way.",
+    "usage: coterie report run=DIR",
+    ReportConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Write the page of the run that the arguments name."""
-    return run_command(_report, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Writes report.html into a run's folder, from the other files there. A run does so when it "
-        "ends; the command does it for a run that was killed, or is under way.",
-        "usage: coterie report run=DIR",
-        ReportConfig,
-    )
-
-
-def _report(arguments: Sequence[str]) -> int:
     options = load_component(ReportConfig, read_values(arguments))
     directory = RunDirectory.open(options.run, key="run")
     with files_untouched():

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from coterie.commands.arguments import read_values
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.loading import load_component
 from coterie.studies.results_pages import written_pages
 from coterie.tracking.atomic import write_text_atomically
@@ -19,26 +16,19 @@ from coterie.tracking.terminal import Terminal
 class ResultsConfig(Component):
     """Where the pages are."""
 
-    docs: Annotated[str, Field(min_length=1)] = "docs"
+    docs: NotEmpty = "docs"
     """The folder with results.md and results/."""
 
 
+@command(
+    "Writes the tables of the papers' studies into docs/results/*.md and the claims into "
+    "docs/results.md, from the files in docs/results/data and from configs/study. Only what "
+    "stands between a study's markers changes.",
+    "usage: coterie results [docs=DIR]",
+    ResultsConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Write the pages."""
-    return run_command(_results, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Writes the tables of the papers' studies into docs/results/*.md and the claims into "
-        "docs/results.md, from the files in docs/results/data and from configs/study. Only what "
-        "stands between a study's markers changes.",
-        "usage: coterie results [docs=DIR]",
-        ResultsConfig,
-    )
-
-
-def _results(arguments: Sequence[str]) -> int:
     options = load_component(ResultsConfig, read_values(arguments))
     for path, text in written_pages(Path(options.docs)).items():
         if path.read_text(encoding="utf-8") != text:

@@ -1,17 +1,15 @@
 """Look at a run's clusters, and merge, split and name them: `coterie show run=DIR`."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from rich.progress import track
 
-from coterie.commands.arguments import read_values
-from coterie.commands.changed_config import changed_config, check_changes
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component
-from coterie.config.loading import load_component
+from coterie.commands.changed_config import changed_config, read_changes
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
+from coterie.config.component import Component, NotEmpty
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
 from coterie.tracking.paths import check_replaceable, local_path, make_writable
@@ -22,9 +20,9 @@ from coterie.tracking.terminal import Terminal
 class ShowConfig(Component):
     """Which run to show."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: NotEmpty
     """The folder of a finished run."""
-    out: Annotated[str, Field(min_length=1)] | None = None
+    out: NotEmpty | None = None
     """The page; by default clusters.html in the run's folder."""
     pictures: PositiveInt = 24
     """Number of most certain pictures of each cluster, and of the least certain."""
@@ -35,31 +33,19 @@ class ShowConfig(Component):
     """Packages that the run's config may import, in addition to Coterie's own."""
 
 
+@command(
+    "Writes a page with each cluster's most and least certain pictures and the pairs of "
+    "clusters that touch, on which the data's owner merges, splits and names clusters; "
+    "`predict clusters=FILE` assigns by the file that it saves. Of node-local data it shows "
+    "prototypes. Keys of data can be changed, such as data.path.",
+    "usage: coterie show run=DIR [data.KEY=VALUE ...]",
+    ShowConfig,
+)
 def main(arguments: Sequence[str]) -> int:
     """Write the page of the run that the arguments name."""
-    return run_command(_show, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        "Writes a page with each cluster's most and least certain pictures and the pairs of "
-        "clusters that touch, on which the data's owner merges, splits and names clusters; "
-        "`predict clusters=FILE` assigns by the file that it saves. Of node-local data it shows "
-        "prototypes. Keys of data can be changed, such as data.path.",
-        "usage: coterie show run=DIR [data.KEY=VALUE ...]",
-        ShowConfig,
-    )
-
-
-def _show(arguments: Sequence[str]) -> int:
-    changes = read_values(arguments)
-    keys = ShowConfig.model_fields
-    own = {key: changes.pop(key) for key in keys if key in changes}
-    check_changes(changes, keys)
-    options = load_component(ShowConfig, own)
+    options, changes = read_changes(ShowConfig, arguments)
     directory = RunDirectory.open(options.run, key="run")
     config = changed_config(directory, changes, options.trust)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.cluster_page import ClusterPage
 
     page = directory.path / "clusters.html"

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from coterie.commands.arguments import read_values, separate
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
 from coterie.config.loading import load_component
 from coterie.studies.paper_plan import StudyConfig, read_study_plan
 from coterie.studies.plan import EXIT_CODES
@@ -23,20 +23,6 @@ _BARE = re.compile(r"""\[[^\[\]'"\\]*=[^\[\]'"\\]*\]""")
 """A list of names without quotes, of which one has a sign that needs them."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the study that the arguments ask for, or list all."""
-    return run_command(_study, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        _ABOUT,
-        "usage: coterie study [study=NAME scale=SCALE] [KEY=VALUE ...]",
-        StudyConfig,
-        EXIT_CODES,
-    )
-
-
 def _quoted(argument: str) -> str:
     """Quote the names of rows or columns: a shell takes the quotes off columns=['MNIST p=0']."""
     key, _, value = argument.partition("=")
@@ -46,7 +32,14 @@ def _quoted(argument: str) -> str:
     return f"{key}=[{','.join(repr(name) for name in names)}]"
 
 
-def _study(arguments: Sequence[str]) -> int:
+@command(
+    _ABOUT,
+    "usage: coterie study [study=NAME scale=SCALE] [KEY=VALUE ...]",
+    StudyConfig,
+    EXIT_CODES,
+)
+def main(arguments: Sequence[str]) -> int:
+    """Run the study that the arguments ask for, or list all."""
     arguments = [_quoted(argument) for argument in arguments]
     own, _ = separate(arguments, set(StudyConfig.model_fields))
     if load_component(StudyConfig, read_values(own)).study in (None, "?"):
@@ -54,7 +47,6 @@ def _study(arguments: Sequence[str]) -> int:
         return 0
     plan = read_study_plan(arguments)
     plan.check()
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.studies.paper_run import run_study
     from coterie.studies.study_view import StudyView
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from coterie.commands.help_text import command_help
-from coterie.commands.program import run_command, run_program
+from coterie.commands.help_text import command
+from coterie.commands.program import run_program
 from coterie.errors import ConfigError
 from coterie.studies.plan import variant_configs
 from coterie.studies.tune_plan import TuneConfig, read_tuning
@@ -26,21 +26,14 @@ _NEEDED = ("pandas", "tensorboardX")
 """Packages that Ray Tune needs besides Ray."""
 
 
+@command(
+    _ABOUT,
+    "usage: coterie tune experiment=NAME space=FILE [objective=NAME]\n         [KEY=VALUE ...]",
+    TuneConfig,
+    _EXIT_CODES,
+)
 def main(arguments: Sequence[str]) -> int:
     """Run the search that the arguments ask for."""
-    return run_command(_tune, arguments, _help)
-
-
-def _help(*arguments: str) -> str:
-    return command_help(
-        _ABOUT,
-        "usage: coterie tune experiment=NAME space=FILE [objective=NAME]\n         [KEY=VALUE ...]",
-        TuneConfig,
-        _EXIT_CODES,
-    )
-
-
-def _tune(arguments: Sequence[str]) -> int:
     options, trials = read_tuning(arguments)
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigError(
@@ -48,7 +41,6 @@ def _tune(arguments: Sequence[str]) -> int:
             "pip install 'coterie[tune]'."
         )
     configs = variant_configs(tuple(trials), options.seed)
-    # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.studies.tune_view import TuneView
     from coterie.studies.tuning import run_tuning
 

@@ -1,11 +1,11 @@
 """The config of a finished run with a few keys changed."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from coterie.commands.arguments import backend_at_hand
+from coterie.commands.arguments import backend_at_hand, read_values
 from coterie.config.explain import nearest, show
-from coterie.config.loading import load_config
+from coterie.config.loading import ModelT, load_component, load_config
 from coterie.config.schema import RunConfig
 from coterie.config.trust import check_places, check_targets, packages_in
 from coterie.errors import ConfigError
@@ -15,7 +15,24 @@ CHANGEABLE = ("accelerator", "cluster", "data", "evaluation", "tracking")
 """Sections that do not decide what was trained."""
 
 
-def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
+def read_changes(model: type[ModelT], arguments: Sequence[str]) -> tuple[ModelT, dict[str, Any]]:
+    """Read a command's own keys, and changes of a run's config as nested values.
+
+    Args:
+        model: The config model of the command's keys.
+        arguments: The command line.
+
+    Raises:
+        ConfigError: If a key is unknown or invalid, or decided what was trained.
+    """
+    changes = read_values(arguments)
+    keys = model.model_fields
+    own = {key: changes.pop(key) for key in keys if key in changes}
+    _check_changes(changes, keys)
+    return load_component(model, own), changes
+
+
+def _check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
     """Refuse changes of unknown keys, and of keys that decided what was trained.
 
     Args:

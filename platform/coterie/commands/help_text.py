@@ -1,7 +1,8 @@
 """The help texts of the commands, from the YAML groups and the config models."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -18,6 +19,7 @@ from coterie.commands.compose import (
     split_choice,
 )
 from coterie.commands.overrides import parse
+from coterie.commands.program import run_command
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.component import Component
@@ -25,6 +27,8 @@ from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
 from coterie.config.source_model import source_model
 
+_Command = Callable[[Sequence[str]], int]
+"""Takes the command line after the command's name and returns the exit code."""
 _WIDTH = 80
 _FILLED_IN = "Filled in"
 """Words in the description of a key that the config itself sets."""
@@ -150,6 +154,27 @@ def command_help(
         _table("Exit codes:", dict(codes)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def command(
+    about: str, usage: str, model: type[BaseModel], exit_codes: Mapping[str, str] | None = None
+) -> Callable[[_Command], _Command]:
+    """Make a function of a command's arguments the command, with help and error messages.
+
+    The function should import PyTorch only after it has read its arguments. The arguments of this
+    decorator are those of `command_help`.
+    """
+
+    def decorate(work: _Command) -> _Command:
+        @wraps(work)
+        def main(arguments: Sequence[str]) -> int:
+            return run_command(
+                work, arguments, lambda *_: command_help(about, usage, model, exit_codes)
+            )
+
+        return main
+
+    return decorate
 
 
 def _names_experiment(overrides: tuple[str, ...]) -> bool:

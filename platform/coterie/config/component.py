@@ -18,6 +18,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     ValidationError,
     ValidationInfo,
@@ -32,6 +33,8 @@ TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
 
 _LONGEST_TARGET = 500
+
+NotEmpty = Annotated[str, Field(min_length=1)]
 
 NESTED = "give it a nested class Config"
 """The remedy for a class without a config model."""

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from coterie.config.aggregation import AggregationConfig
-from coterie.config.component import Component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.method import MethodConfig
 from coterie.config.participation import ParticipationConfig
 from coterie.config.partition import PartitionConfig
@@ -304,7 +304,7 @@ class RunConfig(Component):
     """Name in tables, trackers and the run directory."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all randomness in the run; below 2⁶³."""
-    run_dir: Annotated[str, Field(min_length=1)] | None = None
+    run_dir: NotEmpty | None = None
     """Folder to write to; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from coterie.commands.arguments import read_values, separate
-from coterie.config.component import Component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.explain import one_of, show
 from coterie.config.loading import load_component
 from coterie.errors import ConfigError
@@ -54,10 +54,10 @@ class StudyConfig(Component):
     """Columns to run, such as ['MNIST p=0']; by default all of the scale."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False)] = ()
     """Seeds to run, such as [0]; by default those of the scale."""
-    out: Annotated[str, Field(min_length=1)] | None = None
+    out: NotEmpty | None = None
     """Folder of the runs, which the same command resumes; by default
     `<$COTERIE_RUNS or runs>/study/<study>-<scale>`."""
-    results: Annotated[str, Field(min_length=1)] | None = None
+    results: NotEmpty | None = None
     """Folder of the file of results, `<study>-<scale>.csv`; by default `out`."""
     parallel: PositiveInt | Literal["auto"] = "auto"
     """Runs at a time; `auto`: as many as the CPUs and GPUs hold."""

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 from coterie.commands.arguments import read_values, separate
 from coterie.commands.compose import compose_plain
 from coterie.commands.overrides import parse
-from coterie.config.component import Component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.explain import nearest
 from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import RunConfig
@@ -45,7 +45,7 @@ class CompareConfig(Component):
     """Experiments as [a,b], or with your own names as {name: experiment, other: experiment}."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False, min_length=1)] = (0, 1, 2)
     """Each experiment is run once with each seed."""
-    out: Annotated[str, Field(min_length=1)] | None = None
+    out: NotEmpty | None = None
     """Folder to write to; by default `<$COTERIE_RUNS or runs>/comparison/<UTC time>`."""
     resume: bool = False
     """Resume in out=DIR: completed runs are kept, interrupted ones resumed, others added."""

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from coterie.commands.arguments import read_values, separate
 from coterie.commands.written import written
-from coterie.config.component import Component
+from coterie.config.component import Component, NotEmpty
 from coterie.config.explain import show
 from coterie.config.loading import load_component
 from coterie.config.plain_files import read_yaml
@@ -87,7 +87,7 @@ class TuneConfig(Component):
     rounds between decisions grow by η."""
     seed: NonNegativeInt = 0
     """Seed of the draws and of every trial."""
-    run_dir: Annotated[str, Field(min_length=1)] | None = None
+    run_dir: NotEmpty | None = None
     """Folder to write to, where the same command continues; by default `<$COTERIE_RUNS or
     runs>/tune/<UTC time>`."""
     parallel: PositiveInt | Literal["auto"] = "auto"
