@@ -48,9 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     plan = read_study_plan(arguments)
     plan.check()
     from coterie.studies.paper_run import run_study
-    from coterie.studies.study_view import StudyView
 
-    return run_study(plan, StudyView())
+    return run_study(plan)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def main(arguments: Sequence[str]) -> int:
             "pip install 'coterie[tune]'."
         )
     configs = variant_configs(tuple(trials), options.seed)
-    from coterie.studies.tune_view import TuneView
+    from coterie.studies.study_view import StudyView
     from coterie.studies.tuning import run_tuning
 
     progress = next(iter(configs.values())).tracking.progress
-    return run_tuning(options, trials, configs, TuneView(progress))
+    return run_tuning(options, trials, configs, StudyView(progress))
 
 
 if __name__ == "__main__":

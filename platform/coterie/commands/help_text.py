@@ -85,6 +85,7 @@ def help_text(*overrides: str) -> str:
     keys = _settable(dotted_fields(RunConfig))
     for name in ("experiment", *COMPONENTS):
         keys.pop(name, None)
+    choices = {name: ", ".join(found) for name, found in groups().items() if name != "experiment"}
     seldom = {name: keys.pop(name) for name in _SELDOM}
     parts = [
         textwrap.fill(_ABOUT, _WIDTH),
@@ -92,7 +93,7 @@ def help_text(*overrides: str) -> str:
         *_choices_keys(overrides),
         *_experiments_values(overrides),
         *([] if overrides else [_table("Experiments (experiment=NAME):", experiments())]),
-        _table("Groups (GROUP=CHOICE):", _choices()),
+        _table("Groups (GROUP=CHOICE):", choices),
         _key_list("Keys (KEY=VALUE) with their defaults:", keys),
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
         _key_list("Keys that are seldom needed:", seldom),
@@ -177,14 +178,6 @@ def command(
     return decorate
 
 
-def _names_experiment(overrides: tuple[str, ...]) -> bool:
-    return any(override.key_or_group == "experiment" for override in parse(overrides))
-
-
-def _choices() -> dict[str, str]:
-    return {name: ", ".join(found) for name, found in groups().items() if name != "experiment"}
-
-
 def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
     """Return the keys of each component that the overrides choose or name by class."""
     parts = []
@@ -222,7 +215,7 @@ def _settable(fields: Mapping[str, FieldInfo]) -> dict[str, FieldInfo]:
 
 def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
     """Return the values that an experiment and the other overrides set, as YAML."""
-    if not _names_experiment(overrides):
+    if not any(override.key_or_group == "experiment" for override in parse(overrides)):
         return []
     values = compose_plain(*overrides, needs_data=False)
     name = values.pop("experiment")

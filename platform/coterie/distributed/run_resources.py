@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -90,17 +91,17 @@ class RunResources:
     is given GPUs of its own.
 
     Args:
-        limit: Runs at a time, whatever they need; None: as many as the resources allow.
+        limit: Runs at a time, whatever they need; "auto": as many as the resources allow.
     """
 
-    limit: int | None = None
+    limit: int | Literal["auto"] = "auto"
     _held: dict[str, Resources] = field(default_factory=dict)
     _taken: dict[int, tuple[str, Resources]] = field(default_factory=dict)
 
     def take(self, run: int, config: RunConfig) -> bool:
         """Reserve what a run needs, if it is free; a single run may always start."""
-        limited = self.limit is not None
-        if self.limit is not None and len(self._taken) >= self.limit:
+        limited = self.limit != "auto"
+        if self.limit != "auto" and len(self._taken) >= self.limit:
             return False
         place = place_of(config.cluster)
         if limited and place != HERE:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from coterie.config.about import about
 from coterie.config.loading import dump_config
@@ -12,25 +11,16 @@ from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.configs_apart import check_all, differences_text
 from coterie.studies.plan import CompareConfig, Variant
-from coterie.studies.processes import Watcher
+from coterie.studies.processes import run_all
 from coterie.studies.report import write_report
 from coterie.studies.study import Study
+from coterie.studies.study_view import StudyView, terminal_table
 from coterie.tracking.run_records import RunRecord
 from coterie.tracking.wandb_logger import WandbRunLogger, resolve_mode, send_to_wandb
 
 
-class ComparisonView(Watcher, Protocol):
-    """Terminal view of a comparison."""
-
-    def close(self) -> None:
-        """Stop drawing: no run is under way any more."""
-
-    def finish(self, table: ComparisonTable, outputs: Sequence[Path]) -> None:
-        """Show the table and the files of the report."""
-
-
 def run_comparison(
-    options: CompareConfig, configs: Mapping[Variant, RunConfig], view: ComparisonView
+    options: CompareConfig, configs: Mapping[Variant, RunConfig], view: StudyView
 ) -> list[RunRecord]:
     """Train the variants over the seeds and write the report, also after an interrupt.
 
@@ -56,35 +46,29 @@ def run_comparison(
             interrupts.check("the runs have stopped")
 
         try:
-            records = study.train(options.parallel, view, check)
+            records = run_all(study.runs, options.parallel, view, check)
         except InterruptedRunError as error:
-            records, stopped = study.records(), error
+            records, stopped = [run.record() for run in study.runs], error
         finally:
             view.close()
         check_place()
-        table, outputs = _report(options, study, records, apart)
+        table, outputs = write_report(
+            records,
+            study.folder,
+            metrics=options.metrics,
+            axes=options.axes,
+            about=_about(study, records),
+            note=apart,
+        )
         if "wandb" in tracking.loggers:
             _send(study, tracking, table, outputs)
-        view.finish(table, outputs)
+        view.finish(terminal_table(table), table.problems, outputs)
     if stopped is not None:
         raise InterruptedRunError(
             f"{str(stopped).rstrip('.')}; go on with the same command and resume=true "
             f"out={study.folder}."
         ) from stopped
     return records
-
-
-def _report(
-    options: CompareConfig, study: Study, records: Sequence[RunRecord], note: str
-) -> tuple[ComparisonTable, list[Path]]:
-    return write_report(
-        records,
-        study.folder,
-        metrics=options.metrics,
-        axes=options.axes,
-        about=_about(study, records),
-        note=note,
-    )
 
 
 def _about(study: Study, records: Sequence[RunRecord]) -> str:

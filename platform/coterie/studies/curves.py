@@ -82,15 +82,19 @@ def from_rounds(record: RunRecord, name: str) -> float | None:
 
     Args:
         record: The run.
-        name: As "bytes/peer until linear/acc 0.8", see `until`; or "mean of proximity" and "best of
-            local/acc", the mean and the highest of a metric over the rounds that have it.
+        name: "mean of proximity" or "best of local/acc", the mean and the highest of a metric over
+            the rounds that have it; or "bytes/peer until linear/acc 0.8", the first position on an
+            axis at which a metric was measured to be as high.
 
     Returns:
         The number; None if no round has it, or the name is of neither form.
     """
-    parts = _OVER.fullmatch(name)
-    if parts is None:
-        return until(record, name)
+    if parts := _UNTIL.fullmatch(name):
+        places, found = points(record, parts["metric"], parts["axis"])
+        high = np.flatnonzero(found >= float(parts["value"]))
+        return float(places[high[0]]) if len(high) else None
+    if not (parts := _OVER.fullmatch(name)):
+        return None
     metric = parts["metric"]
     values = [float(row[metric]) for row in record.rows if row.get(metric) is not None]
     if parts["how"] == "mean":
@@ -98,25 +102,6 @@ def from_rounds(record: RunRecord, name: str) -> float | None:
     return max(
         [*values, *(record.numbers[n] for n in [metric] if n in record.numbers)], default=None
     )
-
-
-def until(record: RunRecord, name: str) -> float | None:
-    """Return where on an axis a run's metric first reached a value.
-
-    Args:
-        record: The run.
-        name: Axis, metric and value, as "bytes/peer until linear/acc 0.8".
-
-    Returns:
-        The first position at which the metric was measured to be as high; None if it never was, or
-        the name is none of this form.
-    """
-    parts = _UNTIL.fullmatch(name)
-    if parts is None:
-        return None
-    places, values = points(record, parts["metric"], parts["axis"])
-    high = np.flatnonzero(values >= float(parts["value"]))
-    return float(places[high[0]]) if len(high) else None
 
 
 def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:

@@ -143,18 +143,14 @@ class Measurement:
 
 def measurements(docs: Path) -> dict[str, list[Measurement]]:
     """Return the measurements of every study, by name, at the scales that are shown."""
-    found = {}
+    folder, found = docs / "results" / "data", {}
     for name in studies():
         study = read_study(name)
         found[name] = [
-            Measurement(name, study, scale, read_results(_file(docs, name, scale)))
+            Measurement(name, study, scale, read_results(folder / f"{name}-{scale}.csv"))
             for scale in _SHOWN
         ]
     return found
-
-
-def _file(docs: Path, name: str, scale: ScaleName) -> Path:
-    return docs / "results" / "data" / f"{name}-{scale}.csv"
 
 
 def number_text(here: Measured | None) -> str:

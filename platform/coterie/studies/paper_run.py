@@ -3,20 +3,21 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from rich.table import Table
+
 from coterie.commands.changed_config import load_stored
 from coterie.config.schema import RunConfig
 from coterie.errors import InterruptedRunError
 from coterie.models.pretrained_encoder import Pretrained
 from coterie.run.pretraining_relevance import pretraining_relevance
-from coterie.studies.comparison import ComparisonView, run_comparison
-from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.comparison import run_comparison
 from coterie.studies.curves import from_rounds
-from coterie.studies.origin import config_digest
 from coterie.studies.paper_plan import RELEVANCE, StudyPlan
 from coterie.studies.paper_study import Cell
 from coterie.studies.plan import variant_configs
-from coterie.studies.results_file import Result, add_results
+from coterie.studies.results_file import Result, add_results, config_digest
 from coterie.studies.study import exit_code
+from coterie.studies.study_view import StudyView
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
 
@@ -26,7 +27,7 @@ _SECONDS = ("seconds/training", "seconds/total")
 """The wall-clock times of a run that a result keeps."""
 
 
-def run_study(plan: StudyPlan, view: ComparisonView) -> int:
+def run_study(plan: StudyPlan) -> int:
     """Run what has not completed, and write the results as runs end.
 
     Raises:
@@ -34,23 +35,23 @@ def run_study(plan: StudyPlan, view: ComparisonView) -> int:
         InterruptedRunError: If a signal stopped the runs.
     """
     if plan.scale == "smoke":
-        view.note(
+        StudyView().note(
             "scale=smoke tries whether the study runs: its data are few samples, often of another "
             "data set than the column says, so its numbers mean nothing."
         )
     try:
-        code = _prepare(plan, view)
-        return code if code == 1 else _run_cells(plan, view) or code
+        code = _prepare(plan)
+        return code if code == 1 else _run_cells(plan) or code
     except InterruptedRunError as error:
         raise InterruptedRunError("The runs have stopped; go on with the same command.") from error
 
 
-def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
+def _prepare(plan: StudyPlan) -> int:
     """Train the preparatory runs, which the cells start from."""
     if not plan.prepared:
         return 0
     configs = variant_configs(tuple(plan.prepared.values()), 0)
-    return exit_code(run_comparison(plan.options("prepared", (0,)), configs, view))
+    return exit_code(run_comparison(plan.options("prepared", (0,)), configs, StudyView()))
 
 
 def relevance(config: RunConfig) -> dict[str, float]:
@@ -63,28 +64,28 @@ def relevance(config: RunConfig) -> dict[str, float]:
     return {RELEVANCE: found}
 
 
-def _run_cells(plan: StudyPlan, view: ComparisonView) -> int:
+def _run_cells(plan: StudyPlan) -> int:
     seeds = plan.seeds
     cells = plan.cells(plan.folders)
     configs = variant_configs(tuple(cells), seeds[0])
     known = {variant.label: (cell, configs[variant]) for variant, cell in cells.items()}
-    kept = _Kept(view, plan.file, known, plan.study.metrics.values())
+    kept = _Kept(plan.file, known, plan.study.metrics.values())
     records = run_comparison(plan.options("cells", seeds), configs, kept)
     kept.keep(records)
     return exit_code(records)
 
 
-class _Kept:
+class _Kept(StudyView):
     """A view that also writes the result of each run when it has ended."""
 
     def __init__(
         self,
-        view: ComparisonView,
         file: Path,
         known: Mapping[str, tuple[Cell, RunConfig]],
         metrics: Iterable[str],
     ) -> None:
-        self._view, self._file, self._known, self._metrics = view, file, known, tuple(metrics)
+        super().__init__()
+        self._file, self._known, self._metrics = file, known, tuple(metrics)
         self._relevance: dict[tuple[str, int], dict[str, float]] = {}
 
     def keep(self, records: Sequence[RunRecord]) -> None:
@@ -105,24 +106,11 @@ class _Kept:
             kept |= self._relevance[key]
         return Result(cell, record.seed, kept, record.commit, record.device, config_digest(seeded))
 
-    def begin(self, total: int, todo: int) -> None:
-        self._view.begin(total, todo)
-
-    def started(self, name: str) -> None:
-        self._view.started(name)
-
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
+        """Add the run's result to the file, and show how its process has ended."""
         self.keep([record])
-        self._view.ended(name, record, seconds)
+        super().ended(name, record, seconds)
 
-    def running(self, progress: Mapping[str, str], waiting: int) -> None:
-        self._view.running(progress, waiting)
-
-    def note(self, text: str) -> None:
-        self._view.note(text)
-
-    def close(self) -> None:
-        self._view.close()
-
-    def finish(self, table: ComparisonTable, outputs: Sequence[Path]) -> None:
-        self._view.finish(table, [*outputs, self._file])
+    def finish(self, table: Table | None, texts: Sequence[str], outputs: Sequence[Path]) -> None:
+        """Show the table, sentences, and the files worth opening, with that of the results."""
+        super().finish(table, texts, [*outputs, self._file])

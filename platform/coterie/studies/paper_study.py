@@ -154,7 +154,8 @@ class PaperStudy(Component):
             "column", [name for names in self.only.values() for name in names], self.columns
         )
         related = [] if self.correlation is None else self.correlation.of
-        titles = [*self.printed, *related, *filter(None, [*self._claimed, self.counted])]
+        compared = [self.counted, *(claim.metric for claim in self.claims)]
+        titles = [*self.printed, *related, *filter(None, compared)]
         self._check("metric", titles, self.metrics)
         for row, column in (pair for claim in self.claims for pair in (claim.more, claim.less)):
             self._check("row", [row], self.rows)
@@ -169,10 +170,6 @@ class PaperStudy(Component):
     def means(self) -> dict[str, list[str]]:
         """The rows that are means, each with the rows that it averages."""
         return {row: [f"{row}, {end}" for end in ends] for row, ends in self.each.items()}
-
-    @property
-    def _claimed(self) -> list[str | None]:
-        return [claim.metric for claim in self.claims]
 
     @staticmethod
     def _check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

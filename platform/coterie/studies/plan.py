@@ -1,7 +1,7 @@
 """The plan of a comparison from its command line: variants of experiments, and their configs."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import product
@@ -173,15 +173,19 @@ def _variants(
         chosen[key] = override, text
     values = {key: _values(override, text) for key, (override, text) in chosen.items()}
     swept = [key for key, (override, _) in chosen.items() if override.is_sweep_override()]
-    short = {key: key.rpartition(".")[2] for key in swept}
-    if len(set(short.values())) < len(short):
-        short = {key: key for key in swept}
+    short = short_names(swept)
     variants = []
     for combination in product(*values.values()):
         by_key = dict(zip(values, combination, strict=True))
         differs = [f"{short[key]}={by_key[key].partition('=')[2]}" for key in swept]
         variants.append(Variant(" ".join([name, *differs]), experiment, combination))
     return variants
+
+
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """Return each key's last part, or the whole keys if two would be equal."""
+    short = {key: key.rpartition(".")[2] for key in keys}
+    return short if len(set(short.values())) == len(short) else {key: key for key in keys}
 
 
 def _values(override: Override, text: str) -> list[str]:

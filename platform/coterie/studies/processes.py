@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
 from coterie.commands.written import written
 from coterie.config.schema import RunConfig
@@ -15,7 +15,8 @@ from coterie.errors import ConfigError
 from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.studies.plan import Variant
 from coterie.studies.run_process import RunProcess
-from coterie.tracking.claim import check_unclaimed
+from coterie.studies.study_view import StudyView
+from coterie.tracking.claim import is_claimed
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord, read_run
 
@@ -75,34 +76,6 @@ class PlannedRun:
             return found
         return self.record(failure=reason)
 
-    @property
-    def held(self) -> bool:
-        """Whether a process writes in the run's directory."""
-        try:
-            check_unclaimed(self.folder)
-        except ConfigError:
-            return True
-        return False
-
-
-class Watcher(Protocol):
-    """Receiver of news of the runs of a study, for example to show them."""
-
-    def begin(self, total: int, todo: int) -> None:
-        """Note that the study has `total` runs, of which `todo` have not completed."""
-
-    def started(self, name: str) -> None:
-        """Note that a run's process has started."""
-
-    def ended(self, name: str, record: RunRecord, seconds: float) -> None:
-        """Note that a run's process has ended."""
-
-    def running(self, progress: Mapping[str, str], waiting: int) -> None:
-        """Show the runs under way with their last lines, and the number of runs that wait."""
-
-    def note(self, text: str) -> None:
-        """Show a sentence."""
-
 
 def check_finished(run: PlannedRun) -> str:
     """Check that a finished run in this folder, if any, was trained with this config.
@@ -125,7 +98,10 @@ def check_finished(run: PlannedRun) -> str:
 
 
 def run_all(
-    runs: Sequence[PlannedRun], limit: int | None, watcher: Watcher, check: Callable[[], None]
+    runs: Sequence[PlannedRun],
+    limit: int | Literal["auto"],
+    view: StudyView,
+    check: Callable[[], None],
 ) -> list[RunRecord]:
     """Train runs in order, as many at a time as resources allow.
 
@@ -136,8 +112,8 @@ def run_all(
     waiting = [number for number, record in records.items() if not record.completed]
     running: dict[int, RunProcess] = {}
     resources = RunResources(limit)
-    watcher.begin(len(runs), len(waiting))
-    held = _Held({number: runs[number] for number in waiting}, watcher)
+    view.begin(len(runs), len(waiting))
+    held = _Held({number: runs[number] for number in waiting}, view)
     try:
         while waiting or running:
             check()
@@ -149,15 +125,15 @@ def run_all(
                 waiting.remove(number)
                 own = {**os.environ, **resources.environment(number)}
                 running[number] = RunProcess(runs[number].command, runs[number].log, own)
-                watcher.started(runs[number].name)
+                view.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
                 process = running.pop(number)
                 code = process.wait()
                 records[number] = runs[number].record_after(code, process.reason(code))
                 resources.give_back(number)
-                watcher.ended(runs[number].name, records[number], process.seconds)
+                view.ended(runs[number].name, records[number], process.seconds)
             lines = {runs[number].name: p.progress for number, p in running.items()}
-            watcher.running(lines, len(waiting))
+            view.running(lines, len(waiting))
             time.sleep(_POLL_S)
     finally:
         _stop(running.values())
@@ -171,11 +147,13 @@ class _Held:
     does not react to signals.
     """
 
-    def __init__(self, runs: Mapping[int, PlannedRun], watcher: Watcher) -> None:
-        self._runs, self._watcher = runs, watcher
-        self._since = {number: time.monotonic() for number, run in runs.items() if run.held}
+    def __init__(self, runs: Mapping[int, PlannedRun], view: StudyView) -> None:
+        self._runs, self._view = runs, view
+        self._since = {
+            number: time.monotonic() for number, run in runs.items() if is_claimed(run.folder)
+        }
         for number in self._since:
-            watcher.note(
+            view.note(
                 f"{runs[number].name}: waiting for another process, which still writes in its "
                 "folder"
             )
@@ -185,12 +163,12 @@ class _Held:
 
     def completed(self) -> dict[int, RunRecord]:
         """Return records of the completed runs that were released since the last call."""
-        free = [number for number in self._since if not self._runs[number].held]
+        free = [number for number in self._since if not is_claimed(self._runs[number].folder)]
         seconds = {number: time.monotonic() - self._since.pop(number) for number in free}
         records = {number: self._runs[number].record() for number in free}
         done = {number: record for number, record in records.items() if record.completed}
         for number, record in done.items():
-            self._watcher.ended(self._runs[number].name, record, seconds[number])
+            self._view.ended(self._runs[number].name, record, seconds[number])
         return done
 
 

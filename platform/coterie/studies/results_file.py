@@ -2,14 +2,18 @@
 
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from coterie.config.loading import dump_config
 from coterie.config.plain_files import read_bytes
+from coterie.config.schema import RunConfig
 from coterie.errors import DataError
 from coterie.studies.paper_study import Cell
 from coterie.tracking.atomic import write_text_atomically
@@ -17,6 +21,8 @@ from coterie.tracking.claim import alone
 
 _OWN = ("row", "column", "seed")
 _ORIGIN = ("commit", "device", "config")
+_ELSEWHERE = ("run_dir", "resume", "tracking", "checkpoint", "faults", "cluster", "accelerator")
+"""Sections and keys of a config that say where and how it runs, not what."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,15 @@ class Result:
     def key(self) -> tuple[str, str, int]:
         """The cell and seed, which identify a result in its file."""
         return self.cell.row, self.cell.column, self.seed
+
+
+def config_digest(config: RunConfig) -> str:
+    """Return a digest of all keys that decide a run's numbers."""
+    values = {name: v for name, v in dump_config(config).items() if name not in _ELSEWHERE}
+    for section, place in (("data", "root"), ("encoder", "path")):  # digests stand beside paths
+        values[section] = {name: v for name, v in values[section].items() if name != place}
+    text = json.dumps(values, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def read_results(path: Path) -> tuple[Result, ...]:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import yaml
 
@@ -14,7 +13,7 @@ from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError, RunError
 from coterie.run.federation import under_submitted_job
 from coterie.studies.plan import Variant
-from coterie.studies.processes import PlannedRun, Watcher, check_finished, run_all
+from coterie.studies.processes import PlannedRun, check_finished
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
@@ -117,17 +116,6 @@ class Study:
                     f"{self.folder / name}: it has become a link, and a study writes only in its "
                     "own folder; delete the link, and resume."
                 )
-
-    def train(
-        self, parallel: int | Literal["auto"], watcher: Watcher, check: Callable[[], None]
-    ) -> list[RunRecord]:
-        """Train the runs that have not completed."""
-        limit = None if parallel == "auto" else parallel
-        return run_all(self.runs, limit, watcher, check)
-
-    def records(self) -> list[RunRecord]:
-        """Return the records of all runs as their folders are now, in order."""
-        return [run.record() for run in self.runs]
 
     def _write_plan(self) -> None:
         """Write `<kind>.yaml`: folders and arguments of each variant, seeds, package versions."""

@@ -1,4 +1,4 @@
-"""The terminal view of a study and of a comparison's table, at most 80 columns wide."""
+"""The terminal view of a study and of its table, at most 80 columns wide."""
 
 import os
 import time
@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.studies.comparison_table import ComparisonTable, foremost
+from coterie.studies.plan import short_names
+from coterie.studies.tune_table import TuneTable
 from coterie.tracking import formatting
 from coterie.tracking.run_records import RunRecord
 from coterie.tracking.terminal import Terminal
@@ -43,7 +45,7 @@ class StudyView:
     def begin(self, total: int, todo: int) -> None:
         """Show how many runs there are, and how many have completed before."""
         self._began, self._total, self._todo = self._clock(), total, todo
-        self._done = 0  # a study may have runs that come first
+        self._done = 0
         kept = f", {total - todo} of them completed before" if total > todo else ""
         self.note(f"{total} runs{kept}")
         if self._mode == "live" and todo:
@@ -86,18 +88,13 @@ class StudyView:
             self._live.stop()
             self._live = None
 
-    def finish(self, comparison: ComparisonTable, outputs: Sequence[Path]) -> None:
-        """Show the table, the runs that did not complete, and the files worth opening."""
+    def finish(self, table: Table | None, texts: Sequence[str], outputs: Sequence[Path]) -> None:
+        """Show a table, sentences such as why a run failed, and the files worth opening."""
         self.close()
-        if any(row.completed for row in comparison.rows):
-            self.show(terminal_table(comparison))
-        for text in (*comparison.problems, *map(formatting.display_path, outputs)):
-            self.note(text)
-
-    def show(self, table: Table) -> None:
-        """Print a table, at most 80 columns wide."""
-        if self._mode != "none":
+        if table is not None and self._mode != "none":
             self._console.print(table, width=min(WIDTH, self._console.width))
+        for text in (*texts, *map(formatting.display_path, outputs)):
+            self.note(text)
 
     def note(self, text: str) -> None:
         """Print a line without markup, colours or wrapping."""
@@ -113,8 +110,13 @@ class StudyView:
         return f"ETA {formatting.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
 
 
-def terminal_table(comparison: ComparisonTable) -> Table:
-    """Return the table with as many metrics as fit into 80 columns; table.md has all of them."""
+def terminal_table(comparison: ComparisonTable) -> Table | None:
+    """Return a comparison with as many metrics as fit into 80 columns; table.md has all of them.
+
+    None if no run has completed.
+    """
+    if not any(row.completed for row in comparison.rows):
+        return None
     label = min(_LABEL, max(len(row.label) for row in comparison.rows))
     count = max(len("runs"), *(len(row.count) for row in comparison.rows))
     room = (WIDTH - label - count - 5) // _CELL
@@ -133,4 +135,24 @@ def terminal_table(comparison: ComparisonTable) -> Table:
     for row in comparison.rows:
         texts = comparison.texts(row)
         table.add_row(Text(row.label), row.count, *(texts[place] for place in places))
+    return table
+
+
+def trials_table(found: TuneTable) -> Table:
+    """Return a search with a row for each trial.
+
+    The chosen one marked, its point, how it ended, the objective.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in short_names(found.trials[0].point).values():
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("round", justify="right", no_wrap=True)
+    table.add_column("ended", no_wrap=True)
+    table.add_column(found.objective.replace("/", "\n", 1), justify="right", no_wrap=True)
+    for trial in found.trials:
+        value = "–" if trial.value is None else f"{trial.value:.4f}"
+        mark = "*" if trial is found.chosen else ""
+        cells = map(Text, (*trial.point.values(), str(trial.rounds), trial.record.status, value))
+        table.add_row(mark, *cells)
     return table

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.distributed.tuning import Report
-from coterie.errors import ConfigError
 from coterie.studies.run_process import RunProcess
-from coterie.tracking.claim import check_unclaimed
+from coterie.tracking.claim import is_claimed
 from coterie.tracking.metrics_log import read_rows
 
 _POLL_S = 0.5
@@ -44,7 +43,8 @@ class TrialProcess:
 
     def __init__(self, order: TrialOrder) -> None:
         self._order, self._after = order, order.after
-        _wait_until_free(order.folder)
+        while is_claimed(order.folder):  # by a process of a killed search
+            time.sleep(_POLL_S)
         given = {_VISIBLE: os.environ.get(_VISIBLE, "")} if order.gpu else {}
         environment = {**order.environment, **given}
         self._process = RunProcess(order.command, order.log, environment, order.here)
@@ -84,12 +84,3 @@ def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
         if whole and isinstance(row.get(objective), float | int):
             found[row["round"]] = row[objective]
     return sorted(found.items())
-
-
-def _wait_until_free(folder: Path) -> None:
-    """Wait for a process of a killed search that still writes in the folder."""
-    while True:
-        try:
-            return check_unclaimed(folder)
-        except ConfigError:
-            time.sleep(_POLL_S)

@@ -1,7 +1,7 @@
 """The plan of a search for hyperparameters from its command line: its trials' configs."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ from coterie.config.loading import load_component
 from coterie.config.plain_files import read_yaml
 from coterie.errors import ConfigError
 from coterie.studies.comparison_table import LOWER
-from coterie.studies.plan import Variant
+from coterie.studies.plan import Variant, short_names
 
 LABEL_FREE = "unsupervised"
 """The group of the scores that need no labels."""
@@ -170,12 +170,6 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
         for point in product(*lists):  # the combinations that were not drawn
             found[tuple(map(written, point))] = None
     return [dict(zip(space, point, strict=True)) for point in found]
-
-
-def short_names(keys: Collection[str]) -> dict[str, str]:
-    """Return each key's last part, or the whole keys if two would be equal."""
-    short = {key: key.rpartition(".")[2] for key in keys}
-    return short if len(set(short.values())) == len(short) else {key: key for key in keys}
 
 
 def _draw(values: Values, rng: np.random.Generator) -> Any:

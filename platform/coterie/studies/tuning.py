@@ -28,11 +28,12 @@ from coterie.studies.curves import ROUND, points
 from coterie.studies.plan import Variant
 from coterie.studies.processes import PlannedRun
 from coterie.studies.study import Study
+from coterie.studies.study_view import StudyView, trials_table
 from coterie.studies.trial import TrialOrder, begin, read_objective
 from coterie.studies.tune_plan import LABEL_FREE, Point, TuneConfig
 from coterie.studies.tune_table import TrialResult, TuneTable
-from coterie.studies.tune_view import TuneView
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.claim import is_claimed
 from coterie.tracking.run_records import RunRecord
 
 _POLL_S = 0.2
@@ -43,7 +44,7 @@ def run_tuning(
     options: TuneConfig,
     trials: Mapping[Variant, Point],
     configs: Mapping[Variant, RunConfig],
-    view: TuneView,
+    view: StudyView,
 ) -> int:
     """Run the trials of a search, and write table and figure; also after an interrupt.
 
@@ -80,7 +81,8 @@ def run_tuning(
         records = search.records()
         drawn = [trials[run.variant] for run in study.runs]
         table = _table(options, drawn, records, blind=_blind(options, configs))
-        view.conclude(table, _report(table, study))
+        texts = (table.sentence, *table.problems)
+        view.finish(trials_table(table), texts, _report(table, study))
     if interrupted is not None:
         raise InterruptedRunError(
             f"{str(interrupted).rstrip('.')}; go on with the same command and "
@@ -120,7 +122,7 @@ class _Search:
     """
 
     def __init__(
-        self, options: TuneConfig, study: Study, view: TuneView, check: Callable[[], None]
+        self, options: TuneConfig, study: Study, view: StudyView, check: Callable[[], None]
     ) -> None:
         self._options, self._view, self._check = options, view, check
         self._runs = {run.variant.label: run for run in study.runs}
@@ -146,7 +148,13 @@ class _Search:
         with ray_for_trials(cluster):
             wanted = need(configs[0], capacity(cluster))
             gpu = cluster.backend == "serial" and wanted["GPU"] >= 1
-            history = {label: _history(run, options.objective) for label, run in self._runs.items()}
+            history = {
+                label: [
+                    Report(round=round_, value=value)
+                    for round_, value in read_objective(run.folder, options.objective)
+                ]
+                for label, run in self._runs.items()
+            }
             orders = {
                 label: self._order(self._runs[label], history[label], gpu=gpu)
                 for label in self._todo
@@ -212,7 +220,7 @@ class _Search:
 
     def wait(self) -> None:
         """Wait until no trial's process writes any more."""
-        while any(run.held for run in self._runs.values()):
+        while any(is_claimed(run.folder) for run in self._runs.values()):
             time.sleep(_POLL_S)
 
     def records(self) -> list[RunRecord]:
@@ -260,8 +268,7 @@ class _Search:
 
     def _parallel(self, configs: Sequence[RunConfig]) -> int:
         """Return how many of these runs the resources allow at once."""
-        given = self._options.parallel
-        resources = RunResources(None if given == "auto" else given)
+        resources = RunResources(self._options.parallel)
         return sum(takewhile(bool, (resources.take(*item) for item in enumerate(configs))))
 
 
@@ -273,12 +280,6 @@ def _table(
         for point, record in zip(drawn, records, strict=True)
     ]
     return TuneTable.of(found, options.objective, lower=options.lower, blind=blind)
-
-
-def _history(run: PlannedRun, objective: str) -> list[Report]:
-    return [
-        Report(round=place, value=value) for place, value in read_objective(run.folder, objective)
-    ]
 
 
 def _blind(options: TuneConfig, configs: Mapping[Variant, RunConfig]) -> bool:

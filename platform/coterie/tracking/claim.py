@@ -92,6 +92,15 @@ def check_unclaimed(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_claimed(folder: Path) -> bool:
+    """Return whether a run is writing to a folder."""
+    try:
+        check_unclaimed(folder)
+    except ConfigError:
+        return True
+    return False
+
+
 def _close_to_others(descriptor: int) -> None:
     """Close the file to other users, since a copied one may be open to them."""
     status = os.fstat(descriptor)

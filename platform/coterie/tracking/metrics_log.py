@@ -63,15 +63,8 @@ class MetricsRow:
         """
         if taken := sorted(set(RESERVED) & set(self.values)):
             raise ContractError(f"metric {taken[0]!r}: the name is reserved; rename the metric.")
-        place = {name: getattr(self, name) for name in RESERVED[:5]}
-        if self.client is not None:
-            place["client"] = self.client
-        if self.failure is not None:
-            place["failure"] = self.failure
-        if self.status is not None:
-            place["status"] = self.status
-        if self.messages is not None:
-            place["messages"] = [*self.messages]
+        given = {name: getattr(self, name) for name in RESERVED}
+        place = {name: value for name, value in given.items() if value is not None}
         metrics = {name: finite(value) for name, value in self.values.items()}
         return json.dumps({**place, **metrics}, ensure_ascii=False, allow_nan=False)
 
@@ -91,13 +84,16 @@ def is_number(value: Any) -> bool:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Flatten nested mappings, joining names by slashes; keep only finite numbers."""
-    found: dict[str, float] = {}
+    return {name: value for name, value in leaves(values, prefix) if is_number(value)}
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the values of nested mappings with their names, joined by slashes."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}/")
-        elif is_number(value):
-            found[prefix + name] = value
-    return found
+            yield from leaves(value, f"{prefix}{name}/")
+        else:
+            yield prefix + name, value
 
 
 class MetricsLog:

@@ -222,7 +222,8 @@ def _make_default(root: Path, experiment: str) -> Path:
     """Make `<root>/<experiment>/<UTC time>`, with a number appended if it exists."""
     if experiment in {"", ".", ".."} or Path(experiment).name != experiment:
         raise ConfigError(f"experiment={experiment}: use a plain name without slashes.")
-    parent, stamp, number = root / experiment, _timestamp(), 1
+    parent, number = root / experiment, 1
+    stamp = datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
     make_writable("run_dir", parent, shared=True)  # many may have their runs below it
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
@@ -232,8 +233,3 @@ def _make_default(root: Path, experiment: str) -> Path:
             number += 1
         else:
             return path
-
-
-def _timestamp() -> str:
-    """Return the UTC time to the second, as a sortable file name."""
-    return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")

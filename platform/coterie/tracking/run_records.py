@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from coterie.config.plain_files import read_json
 from coterie.config.record_names import RESERVED, Status
-from coterie.tracking.metrics_log import flat, is_number, read_rows
+from coterie.tracking.metrics_log import flat, is_number, leaves, read_rows
 from coterie.tracking.run_directory import RunDirectory
 
 _ENDS: tuple[Status, ...] = get_args(Status)
@@ -87,20 +87,11 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         device=summary["device"],
         numbers={**scores, **accounts, **flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
-        unscored=tuple(_nulls(metrics)),
+        unscored=tuple(name for name, value in leaves(metrics) if value is None),
         accounts=tuple(accounts),
         rows=tuple(_server_rows(directory.metrics)),
         figures={path.stem: path for path in sorted(directory.figures.glob("*.png"))},
     )
-
-
-def _nulls(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Return the names of nulls, as `flat` joins them."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _nulls(value, f"{prefix}{name}/")
-        elif value is None:
-            yield prefix + name
 
 
 def is_completed(summary: Path) -> bool:

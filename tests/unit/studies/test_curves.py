@@ -7,7 +7,7 @@ from PIL import Image
 from coterie.errors import DataError
 from coterie.evaluation.canvas import blank
 from coterie.studies.comparison_figure import comparison_figure, label_axis
-from coterie.studies.curves import axes_of, band, from_rounds, metrics_of, points, until
+from coterie.studies.curves import axes_of, band, from_rounds, metrics_of, points
 from coterie.tracking.run_records import RunRecord
 
 
@@ -75,17 +75,17 @@ def test_measurements_after_the_last_traffic_count():
     np.testing.assert_array_equal(
         points(found, "clustering/acc", "bytes"), [[11, 11, 11], [0.7, 0.85, 0.79]]
     )
-    assert until(found, "bytes/up until clustering/acc 0.8") == 10
+    assert from_rounds(found, "bytes/up until clustering/acc 0.8") == 10
 
 
 def test_how_far_a_run_came_until_a_metric_was_as_high():
     found = run([0.1, None, 0.3, 0.2], final=0.4)
-    assert until(found, "bytes until clustering/acc 0.1") == 11
-    assert until(found, "bytes/up until clustering/acc 0.25") == 30
-    assert until(found, "modelled_seconds until clustering/acc 0.4") == 6.0
-    assert until(found, "bytes until clustering/acc 0.5") is None
-    assert until(found, "clustering/acc") is None
-    assert until(found, "no_such until clustering/acc 0.1") is None
+    assert from_rounds(found, "bytes until clustering/acc 0.1") == 11
+    assert from_rounds(found, "bytes/up until clustering/acc 0.25") == 30
+    assert from_rounds(found, "modelled_seconds until clustering/acc 0.4") == 6.0
+    assert from_rounds(found, "bytes until clustering/acc 0.5") is None
+    assert from_rounds(found, "clustering/acc") is None
+    assert from_rounds(found, "no_such until clustering/acc 0.1") is None
 
 
 def test_a_study_takes_the_mean_or_best_over_rounds_or_how_far_a_run_came():

@@ -4,7 +4,6 @@ import pytest
 
 from coterie.studies import paper_run
 from coterie.studies.paper_plan import StudyConfig, StudyPlan
-from coterie.studies.study_view import StudyView
 
 CODES = {(0, 0): 0, (3, 0): 3, (0, 3): 3, (3, 3): 3, (3, 1): 1, (1, 0): 1}
 
@@ -12,7 +11,7 @@ CODES = {(0, 0): 0, (3, 0): 3, (0, 3): 3, (3, 3): 3, (3, 1): 1, (1, 0): 1}
 @pytest.mark.parametrize("codes", CODES)
 def test_clients_that_the_preparation_dropped_are_told(codes, monkeypatch):
     prepared, cells = codes
-    monkeypatch.setattr(paper_run, "_prepare", lambda plan, view: prepared)
-    monkeypatch.setattr(paper_run, "_run_cells", lambda plan, view: cells)
+    monkeypatch.setattr(paper_run, "_prepare", lambda plan: prepared)
+    monkeypatch.setattr(paper_run, "_run_cells", lambda plan: cells)
     plan = StudyPlan(StudyConfig(study="cpcfl_8", scale="smoke"))
-    assert paper_run.run_study(plan, StudyView()) == CODES[codes]
+    assert paper_run.run_study(plan) == CODES[codes]

@@ -8,10 +8,9 @@ import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
-from coterie.studies.origin import config_digest
 from coterie.studies.paper_plan import read_study_plan
 from coterie.studies.paper_study import Cell
-from coterie.studies.results_file import Result, add_results, read_results
+from coterie.studies.results_file import Result, add_results, config_digest, read_results
 
 
 def result(row="CCFC", seed=0, commit="a", config="c", **numbers) -> Result:
