@@ -39,19 +39,13 @@ def build_loggers(
             cannot be built.
     """
     setattr(rank_zero_only, "rank", 0)  # noqa: B010 - untyped; only this process writes, whatever a launcher's variables say
+    offers = {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
     return [
-        build_target(
-            f"tracking.loggers[{number}]", given, (Logger,), **_offers(directory, run_name)
-        )
+        build_target(f"tracking.loggers[{number}]", given, (Logger,), **offers)
         if isinstance(given, Mapping)
         else _build(given, config, directory, run_name, resolved_config)
         for number, given in enumerate(config.loggers)
     ]
-
-
-def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """Return default arguments for a logger of another library."""
-    return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
 def _build(

@@ -32,6 +32,16 @@ from coterie.tracking.skipped import SKIPPED
 
 
 @dataclass(frozen=True)
+class _Part:
+    """The path of a file or folder in a run directory."""
+
+    name: str
+
+    def __get__(self, directory: "RunDirectory", _: object) -> Path:
+        return directory.path / self.name
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """The folder of one run and the paths in it.
 
@@ -42,6 +52,33 @@ class RunDirectory:
 
     path: Path
     made: bool = field(default=False, compare=False)
+
+    config = _Part("config.yaml")
+    """`config.yaml`: the resolved config and the versions."""
+    metrics = _Part("metrics.jsonl")
+    """`metrics.jsonl`: one JSON object per line."""
+    summary = _Part("summary.json")
+    """`summary.json`: how the run ended."""
+    checkpoints = _Part("checkpoints")
+    """`checkpoints/`: the state of the run at some rounds."""
+    model = _Part("model")
+    """`model/`: the trained model."""
+    assignments = _Part("assignments.parquet")
+    """`assignments.parquet`: sample, client, cluster, confidence, and their names."""
+    clients = _Part("clients.csv")
+    """`clients.csv`: samples, tasks, failures, loss, seconds, bytes of each client."""
+    report = _Part("report.html")
+    """`report.html`: the whole run on one page."""
+    noise = _Part("noise.jsonl")
+    """`noise.jsonl`: the secret key of a private run's noise, and the sums released."""
+    audit = _Part("audit.json")
+    """`audit.json`: what left the clients, and if the model reveals its training samples."""
+    client_groups = _Part("client_groups.csv")
+    """`client_groups.csv`: round, client, group."""
+    skipped = _Part(SKIPPED)
+    """`skipped.csv`: samples that could not be read and were left out, with the reasons."""
+    figures = _Part("figures")
+    """`figures/`: figures of the run."""
 
     @classmethod
     def create(
@@ -132,71 +169,6 @@ class RunDirectory:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
         if self.made:
             self.path.rmdir()
-
-    @property
-    def config(self) -> Path:
-        """`config.yaml`: the resolved config and the versions."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """`metrics.jsonl`: one JSON object per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """`summary.json`: how the run ended."""
-        return self.path / "summary.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """`checkpoints/`: the state of the run at some rounds."""
-        return self.path / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        """`model/`: the trained model."""
-        return self.path / "model"
-
-    @property
-    def assignments(self) -> Path:
-        """`assignments.parquet`: sample, client, cluster, confidence, and their names."""
-        return self.path / "assignments.parquet"
-
-    @property
-    def clients(self) -> Path:
-        """`clients.csv`: samples, tasks, failures, loss, seconds, bytes of each client."""
-        return self.path / "clients.csv"
-
-    @property
-    def report(self) -> Path:
-        """`report.html`: the whole run on one page."""
-        return self.path / "report.html"
-
-    @property
-    def noise(self) -> Path:
-        """`noise.jsonl`: the secret key of a private run's noise, and the sums released."""
-        return self.path / "noise.jsonl"
-
-    @property
-    def audit(self) -> Path:
-        """`audit.json`: what left the clients, and if the model reveals its training samples."""
-        return self.path / "audit.json"
-
-    @property
-    def client_groups(self) -> Path:
-        """`client_groups.csv`: round, client, group."""
-        return self.path / "client_groups.csv"
-
-    @property
-    def skipped(self) -> Path:
-        """`skipped.csv`: samples that could not be read and were left out, with the reasons."""
-        return self.path / SKIPPED
-
-    @property
-    def figures(self) -> Path:
-        """`figures/`: figures of the run."""
-        return self.path / "figures"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write `config.yaml`: the resolved config, then the versions."""

@@ -37,22 +37,25 @@ class _Written(TypedDict):
 
 _WRITTEN = TypeAdapter(_Written)
 
+_WHERE_ANY = ("items_peer", "modelled_seconds", "simulated", "privacy", "error")
+"""Fields that are in the file only if they are not empty."""
 _TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated", "privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The summary of a run.
+    """The summary of a run; its fields are in the order of the file.
 
     Attributes:
         commit: The code's commit when the run ended, "-dirty" behind it with changes that are not
             committed.
         device: What its clients computed on.
         metrics: Final metrics by group: {"clustering": {"acc": 0.9, …}, "linear": {…}, …}.
-        bytes_down: Bytes sent from the server to clients over the whole run.
-        bytes_up: Bytes sent from clients to the server.
-        bytes_peer: Bytes sent from clients to clients.
-        bytes_evaluation: Bytes sent for evaluation, if data is node-local.
+        bytes: Bytes sent over the whole run: "down" from the server to clients, "up" from clients
+            to the server, "peer" from clients to clients, and "evaluation" for evaluation, if data
+            is node-local.
+        failures: One sentence per dropped client or lost actor.
+        seconds: Wall-clock times by purpose, with "total".
         items_peer: Rows sent from clients to clients by key: {"samples": 700}; in the file only if
             there are any.
         modelled_seconds: Transfer time over the config's links by direction; in the file only if
@@ -61,8 +64,6 @@ class Summary:
             only if the config simulates any.
         privacy: What differential privacy has spent: {"epsilon": 3.2, "delta": 1e-05,
             "unit": "sample"}; in the file only under `privacy.dp`.
-        failures: One sentence per dropped client or lost actor.
-        seconds: Wall-clock times by purpose, with "total".
         error: Why the run failed, as one sentence; None if it did not.
     """
 
@@ -75,16 +76,13 @@ class Summary:
     commit: str
     device: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
-    bytes_peer: int = 0
-    bytes_evaluation: int = 0
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
     items_peer: Mapping[str, int] = field(default_factory=dict)
     modelled_seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: Mapping[str, int] = field(default_factory=dict)
     privacy: Mapping[str, float | str] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -93,33 +91,11 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object of `summary.json`; numbers that are not finite become None."""
-        summary = {
-            "status": self.status,
-            "method": self.method,
-            "dataset": self.dataset,
-            "rounds": self.rounds,
-            "clients": self.clients,
-            "seed": self.seed,
-            "commit": self.commit,
-            "device": self.device,
-            "metrics": _plain(self.metrics),
-            "bytes": {
-                "down": self.bytes_down,
-                "up": self.bytes_up,
-                "peer": self.bytes_peer,
-                "evaluation": self.bytes_evaluation,
-            },
-            "failures": list(self.failures),
-            "seconds": _plain(self.seconds),
+        return {
+            name: _plain(value)
+            for name, value in vars(self).items()
+            if name not in _WHERE_ANY or value not in ({}, None)
         }
-        where_any = {
-            "items_peer": self.items_peer,
-            "modelled_seconds": self.modelled_seconds,
-            "simulated": self.simulated,
-            "privacy": self.privacy,
-        }
-        summary |= {name: _plain(values) for name, values in where_any.items() if values}
-        return summary if self.error is None else {**summary, "error": self.error}
 
     def numbers(self) -> dict[str, float]:
         """Return the final numbers by name, for `metrics.jsonl` and the loggers.
@@ -159,11 +135,10 @@ def read_summary(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings of numbers and words for strict JSON."""
-    return {
-        name: _plain(value)
-        if isinstance(value, Mapping)
-        else (value if isinstance(value, str) else finite(value))
-        for name, value in values.items()
-    }
+def _plain(value: Any) -> Any:
+    """Return nested mappings and tuples of numbers and words for strict JSON."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    return value if isinstance(value, str) else finite(value)

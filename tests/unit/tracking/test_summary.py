@@ -30,9 +30,7 @@ def summary(**changes):
 def test_the_file_is_the_contract(tmp_path):
     summary(
         metrics={"clustering": {"acc": 0.9, "nmi": math.nan}, "linear": {"acc": 0.8}},
-        bytes_down=1,
-        bytes_up=2,
-        bytes_peer=3,
+        bytes={"down": 1, "up": 2, "peer": 3, "evaluation": 0},
         failures=("client 3 was dropped.",),
         seconds={"total": 4.5},
     ).write(tmp_path / "summary.json")
