@@ -76,7 +76,7 @@ class Summary:
     commit: str
     device: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    bytes: Mapping[str, int] = field(default_factory=dict)
+    bytes: Mapping[str, int]
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     items_peer: Mapping[str, int] = field(default_factory=dict)

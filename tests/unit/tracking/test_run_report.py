@@ -26,7 +26,7 @@ def directory(tmp_path):
 
 def summary(**values):
     base = {"status": "completed", "method": "M", "dataset": "d", "rounds": 2, "clients": 3}
-    base |= {"commit": "0123abcd", "device": "2 cores"}
+    base |= {"commit": "0123abcd", "device": "2 cores", "bytes": {"up": 0}}
     return Summary(**{**base, "seed": 0, "seconds": {"total": 1.0}, **values})
 
 

@@ -23,7 +23,7 @@ from coterie.tracking.summary import Summary
 
 def summary(**changes):
     details = {"method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5, "seed": 1}
-    details |= {"commit": "0123abcd", "device": "2 cores"}
+    details |= {"commit": "0123abcd", "device": "2 cores", "bytes": {"up": 0}}
     return Summary(**{"status": "completed", **details, **changes})
 
 
