@@ -15,7 +15,7 @@ from coterie.contract.client import ClientData
 from coterie.contract.clusterer import to_unit
 from coterie.contract.data import SampleBatch, Survey
 from coterie.errors import ContractError
-from coterie.losses import negative_cosine
+from coterie.losses.cosine import negative_cosine
 from coterie.losses.triplet import crossed_losses
 from coterie.peers.samples_importance import member_weights
 

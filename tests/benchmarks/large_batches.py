@@ -18,7 +18,8 @@ import torch
 
 from coterie.contract.method import Task
 from coterie.datamodules.augmentations import NaturalAugmentation, NoAugmentation
-from coterie.losses import plain_contrastive_loss, tiled_contrastive_loss
+from coterie.losses.plain import plain_contrastive_loss
+from coterie.losses.tiled import tiled_contrastive_loss
 from coterie.modules.simclr import Contrast, SimCLR
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.resnet import ResNet

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.errors import ConfigError, ContractError
-from coterie.losses import cluster_contrastive_loss, cluster_entropy, contrastive_loss, nt_xent
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.entropy import cluster_entropy
 
 TEMPERATURES = [0.05, 0.5, 1.0]
 

@@ -6,15 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.errors import ContractError
-from coterie.losses import (
-    cluster_contrastive_loss,
-    cluster_entropy,
-    contrastive_gradients,
-    contrastive_loss,
-    entropy_gradient,
-)
-from coterie.losses.contrastive import PLAIN_UP_TO
+from coterie.losses.contrastive import PLAIN_UP_TO, cluster_contrastive_loss, contrastive_loss
+from coterie.losses.entropy import cluster_entropy
+from tests.builders.closed_forms import contrastive_gradients, entropy_gradient
 
 Loss = Callable[..., torch.Tensor]
 
@@ -69,11 +63,6 @@ def test_entropy_with_an_empty_cluster() -> None:
     c = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(cluster_entropy(c), c)
     assert_equal_to_rounding(entropy_gradient(c), expected)
-
-
-def test_refuses_one_sample() -> None:
-    with pytest.raises(ContractError, match="got 1 sample"):
-        contrastive_gradients(torch.ones(1, 2), torch.ones(1, 2), 0.5)
 
 
 @pytest.mark.parametrize("loss", [contrastive_loss, cluster_contrastive_loss])

@@ -10,7 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError, ContractError
-from coterie.losses import contrastive_loss, plain_contrastive_loss, tiled_contrastive_loss
+from coterie.losses.contrastive import contrastive_loss
+from coterie.losses.plain import plain_contrastive_loss
+from coterie.losses.tiled import tiled_contrastive_loss
 
 
 def views(n, d, seed=0, dtype=torch.float64):
@@ -118,7 +120,7 @@ def test_many_rows_go_in_tiles_and_few_do_not():
 COPIES = """
 from pathlib import Path
 import torch
-from coterie.losses import tiled_contrastive_loss
+from coterie.losses.tiled import tiled_contrastive_loss
 from tests.benchmarks.large_batches import peak_mb
 
 torch.set_num_threads(1)

@@ -7,14 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coterie.losses import (
-    cluster_contrastive_loss,
-    cluster_entropy,
-    contrastive_gradients,
-    contrastive_loss,
-    entropy_gradient,
-    nt_xent,
-)
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.entropy import cluster_entropy
+from tests.builders.closed_forms import contrastive_gradients, entropy_gradient
 
 sizes, widths, seeds = st.integers(2, 20), st.integers(1, 12), st.integers(0, 2**31)
 temperatures = st.floats(0.05, 5.0)

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from coterie.losses import negative_cosine
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
-from coterie.losses.cosine import cluster_contrast
+from coterie.losses.cosine import cluster_contrast, negative_cosine
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.tiled import tiled_contrastive_loss
 from coterie.losses.triplet import crossed_losses, received_loss, triplet_losses

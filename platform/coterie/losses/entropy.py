@@ -24,45 +24,12 @@ def cluster_entropy(c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
     Raises:
         ContractError: If c is not a matrix.
     """
-    p = cluster_sizes(c)
-    # An empty cluster's derivative is infinite; bounding the logarithm keeps NaN out of backward.
-    return -torch.xlogy(p, floored(p)).sum()
-
-
-@torch.no_grad()
-def entropy_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    """Return ∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
-
-    Args:
-        c: Soft assignments.
-
-    Returns:
-        The gradient of +H.
-
-    Raises:
-        ContractError: If c is not a matrix.
-    """
-    p = cluster_sizes(c)
-    log_p = floored(p).log()
-    entropy = -(p * log_p).sum()
-    return -(log_p + entropy) * c.sign() / c.abs().sum()
-
-
-def cluster_sizes(c: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:
-    """Return each cluster's share p_i = ‖c_i‖₁ / ‖c‖₁ of the mass; the shares sum to one.
-
-    Raises:
-        ContractError: If c is not a matrix.
-    """
     if c.ndim != 2:
         raise ContractError(
             f"The entropy got soft assignments of shape {tuple(c.shape)}; "
             "give it one row per sample and one column per cluster."
         )
     mass = c.abs().sum(dim=0)
-    return mass / mass.sum()
-
-
-def floored(p: Float[Tensor, "k"]) -> Float[Tensor, "k"]:
-    """Replace zeros by the smallest normal number, so that logarithms are finite."""
-    return p.clamp_min(torch.finfo(p.dtype).tiny)
+    p = mass / mass.sum()
+    # An empty cluster's derivative is infinite; bounding the logarithm keeps NaN out of backward.
+    return -torch.xlogy(p, p.clamp_min(torch.finfo(p.dtype).tiny)).sum()

@@ -1,4 +1,4 @@
-"""The contrastive loss by its formula, and functions that its other implementations share."""
+"""The contrastive loss by its formula, and the check of views that its other forms share."""
 
 import torch
 from jaxtyping import Float
@@ -19,33 +19,13 @@ def plain_contrastive_loss(
     """Return `contrastive_loss` by its formula, with n × n similarities: the reference."""
     check_views(u, v, temperature)
     u, v = functional.normalize(u, dim=1), functional.normalize(v, dim=1)
-    among, across = anchor_logits(u, v, temperature, include_positive)
-    log_xi = torch.logaddexp(among.logsumexp(dim=1), across.logsumexp(dim=1))
-    return (log_xi - (u * v).sum(dim=1) / temperature).mean()
-
-
-def anchor_logits(
-    u: Float[Tensor, "n d"],
-    v: Float[Tensor, "n d"],
-    temperature: float,
-    include_positive: bool,
-) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
-    """Return the logits whose exponentials sum to ξ: s(u_i, u_j)/τ and s(u_i, v_j)/τ.
-
-    Args:
-        u: Rows of unit length, the anchors.
-        v: Rows of unit length.
-        temperature: τ.
-        include_positive: Whether the second block keeps its diagonal.
-
-    Returns:
-        Two matrices; terms that ξ leaves out are −∞.
-    """
     anchors = u / temperature
     # Not `fill_diagonal_`, which vmap does not support.
     same = torch.eye(len(u), dtype=torch.bool, device=u.device)
     among, across = (anchors @ u.T).masked_fill(same, -torch.inf), anchors @ v.T
-    return among, across if include_positive else across.masked_fill(same, -torch.inf)
+    across = across if include_positive else across.masked_fill(same, -torch.inf)
+    log_xi = torch.logaddexp(among.logsumexp(dim=1), across.logsumexp(dim=1))
+    return (log_xi - (u * v).sum(dim=1) / temperature).mean()
 
 
 def check_views(u: Tensor, v: Tensor, temperature: float) -> None:

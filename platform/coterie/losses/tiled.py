@@ -19,11 +19,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from coterie.errors import ConfigError
-from coterie.losses.gradients import on_sphere
 from coterie.losses.plain import check_views
 
 TILE = 1024
 """Rows and columns of a block: 4 MB in float32, which fit in a CPU's cache."""
+_SMALLEST_NORM = 1e-12  # minimum divisor in functional.normalize
 
 
 def tiled_contrastive_loss(
@@ -122,6 +122,18 @@ class _Tiled(torch.autograd.Function):
                         towards[rows], x[rows].to(xi.dtype), unit[rows], scale
                     )
         return towards_u.to(u.dtype), towards_v.to(v.dtype), None
+
+
+def on_sphere(
+    direction: Float[Tensor, "n d"],
+    rows: Float[Tensor, "n d"],
+    unit: Float[Tensor, "n d"],
+    scale: float | Float[Tensor, ""],
+) -> Float[Tensor, "n d"]:
+    """Apply the derivative of the cosine to a vector g: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
+    tangent = direction - (direction * unit).sum(dim=1, keepdim=True) * unit
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
+    return scale * tangent / norm
 
 
 def _exponentials(

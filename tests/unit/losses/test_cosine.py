@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.errors import ContractError
-from coterie.losses import cluster_contrast, negative_cosine, normalised_error
+from coterie.losses.cosine import cluster_contrast, negative_cosine, normalised_error
 from tests.builders.slow_losses import cosine
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
-from coterie.losses import nt_xent, nt_xent_against, relational_loss
+from coterie.losses.contrastive import nt_xent, nt_xent_against
+from coterie.losses.relational import relational_loss
 from tests.builders.slow_losses import cosine
 
 

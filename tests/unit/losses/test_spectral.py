@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
-from coterie.losses import bounded_rows, spectral_contrast
+from coterie.losses.spectral import bounded_rows, spectral_contrast
 from tests.builders.slow_losses import cosine
 
 

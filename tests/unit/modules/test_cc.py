@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from coterie.contract import ServerState
-from coterie.losses import cluster_entropy
+from coterie.losses.entropy import cluster_entropy
 from coterie.modules.cc import CC, PARTS, CCConfig, ContrastiveClustering, FedCC
 from tests.builders import slow_losses
 from tests.builders.federation import Federated, federate, slow_mean, tiny_task, tiny_workload

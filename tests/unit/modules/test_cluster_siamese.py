@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.contract import ServerState
-from coterie.losses import cluster_contrast, negative_cosine
+from coterie.losses.cosine import cluster_contrast, negative_cosine
 from coterie.modules.ccfc import CCFC
 from coterie.modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from tests.builders.federation import SIZES, tiny_task

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.losses import cluster_entropy
+from coterie.losses.entropy import cluster_entropy
 from coterie.modules.cc import CC, ContrastiveClustering
 from coterie.modules.mcc import PARTS
 from tests.builders import slow_losses

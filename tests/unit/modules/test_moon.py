@@ -15,7 +15,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import NoAugmentation
 from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
-from coterie.losses import model_contrast
+from coterie.losses.cosine import model_contrast
 from coterie.modules.moon import MOON
 from tests.builders.federation import (
     SHAPE,
