@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie.errors import ConfigError, ContractError
-from coterie.gradcache import Segment, cached_loss
-from coterie.losses import cluster_contrastive_loss, cluster_entropy, contrastive_loss
-from coterie.losses.contrastive import nt_xent
+from coterie.errors import ContractError
+from coterie.gradcache.cached import Segment, cached_loss, represented
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.entropy import cluster_entropy
 
 WIDTH = 6
 
@@ -42,6 +42,10 @@ def loss_of(z):
     return {"loss": loss, "twice": 2 * loss}
 
 
+def cached_parts(parts, loss):
+    return cached_loss(lambda: loss({name: represented(part) for name, part in parts.items()}))
+
+
 def gradients(net):
     found = [p.grad.clone() for p in net.parameters()]
     net.zero_grad()
@@ -50,8 +54,8 @@ def gradients(net):
 
 def cached(net, a, b, *sizes):
     one, other = sizes if len(sizes) == 2 else sizes * 2
-    parts = {"a": Segment(net, [net], a, one), "b": Segment(net, [net], b, other)}
-    terms = cached_loss(parts, loss_of)
+    parts = {"a": Segment(net, net, a, one), "b": Segment(net, net, b, other)}
+    terms = cached_parts(parts, loss_of)
     terms["loss"].backward()
     return terms, gradients(net)
 
@@ -61,7 +65,7 @@ def plain(net, a, b, *sizes):
     one, other = (sizes if len(sizes) == 2 else sizes * 2) or (len(a), len(b))
     z = {}
     for name, samples, size in (("a", a, one), ("b", b, other)):
-        pieces = Segment(net, [net], samples, size).pieces()
+        pieces = Segment(net, net, samples, size).pieces()
         z[name] = torch.cat([net(samples[piece]) for piece in pieces])
     terms = loss_of(z)
     terms["loss"].backward()
@@ -107,8 +111,8 @@ def test_in_float16_the_losss_gradient_is_as_exact_as_without_caching():
     def gradient(size, dtype=None):
         net, samples, scale = network("none", torch.float32), views(2048, torch.float32), 65536.0
         with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
-            parts = {n: Segment(net, [net], x, size) for n, x in zip("ab", samples, strict=True)}
-            terms = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.1)})
+            parts = {n: Segment(net, net, x, size) for n, x in zip("ab", samples, strict=True)}
+            terms = cached_parts(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.1)})
         (scale * terms["loss"]).backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
 
@@ -128,8 +132,8 @@ def test_in_float16_small_gradients_of_long_representations_keep_their_digits():
                 parameter.mul_(30.0)
         samples = zip("ab", views(512, torch.float32), strict=True)
         with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
-            parts = {name: Segment(net, [net], x, 128) for name, x in samples}
-            loss = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.5)})["loss"]
+            parts = {name: Segment(net, net, x, 128) for name, x in samples}
+            loss = cached_parts(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.5)})["loss"]
         (scale * loss).backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
 
@@ -185,11 +189,11 @@ def test_two_networks_with_two_heads_one_without_gradient():
 
     batch = dict(zip("ab", views(23), strict=True))
     parts = {
-        f"{name}_{view}": Segment(through(branch), [branch], samples, size)
+        f"{name}_{view}": Segment(through(branch), branch, samples, size)
         for name, branch, size in (("online", online, 4), ("target", target, 9))
         for view, samples in batch.items()
     }
-    cached_loss(parts, momentum_loss)["loss"].backward()
+    cached_parts(parts, momentum_loss)["loss"].backward()
     found = gradients(online)
     momentum_loss({key: part.apply(part.samples) for key, part in parts.items()})["loss"].backward()
     assert_equal(found, gradients(online))
@@ -213,16 +217,16 @@ def test_float32_is_as_good_as_the_plain_step():
 def test_what_comes_from_above_scales_the_gradient():
     net, (a, b) = network("none"), views(12)
     once = cached(net, a, b, 5)[1]
-    parts = {"a": Segment(net, [net], a, 5), "b": Segment(net, [net], b, 5)}
-    (1024.0 * cached_loss(parts, loss_of)["loss"]).backward()
+    parts = {"a": Segment(net, net, a, 5), "b": Segment(net, net, b, 5)}
+    (1024.0 * cached_parts(parts, loss_of)["loss"]).backward()
     assert_equal(gradients(net), [1024.0 * g for g in once])
 
 
 def test_autocast_is_in_force_in_the_second_pass_too():
     net, (a, b) = network("none", torch.float32), (view.float() for view in views(48))
-    parts = {"a": Segment(net, [net], a, 7), "b": Segment(net, [net], b, 48)}
+    parts = {"a": Segment(net, net, a, 7), "b": Segment(net, net, b, 48)}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = cached_loss(parts, loss_of)["loss"]
+        loss = cached_parts(parts, loss_of)["loss"]
     loss.backward()
     found = gradients(net)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -239,8 +243,8 @@ def test_autocast_is_in_force_in_the_second_pass_too():
 def test_a_part_that_the_loss_does_not_use_and_parameters_that_are_frozen():
     net, (a, b) = network("none"), views(9)
     net[0].bias.requires_grad_(False)
-    parts = {name: Segment(net, [net], x, 4) for name, x in (("a", a), ("b", b), ("c", a))}
-    cached_loss(parts, loss_of)["loss"].backward()
+    parts = {name: Segment(net, net, x, 4) for name, x in (("a", a), ("b", b), ("c", a))}
+    cached_parts(parts, loss_of)["loss"].backward()
     assert net[0].bias.grad is None
     net[0].bias.requires_grad_(True)
     found = net[0].weight.grad.clone()
@@ -251,16 +255,14 @@ def test_a_part_that_the_loss_does_not_use_and_parameters_that_are_frozen():
 def test_without_gradients_nothing_is_kept():
     net, (a, b) = network("none"), views(9)
     with torch.no_grad():
-        terms = cached_loss(
-            {n: Segment(net, [net], x, 4) for n, x in (("a", a), ("b", b))}, loss_of
-        )
+        terms = cached_parts({n: Segment(net, net, x, 4) for n, x in (("a", a), ("b", b))}, loss_of)
     assert not terms["loss"].requires_grad
 
 
 @pytest.mark.parametrize("size", range(2, 9))
 @pytest.mark.parametrize("n", range(2, 20))
 def test_no_piece_is_a_single_sample_or_much_above_the_size(n, size):
-    pieces = Segment(nn.Identity(), [], torch.zeros(n), size).pieces()
+    pieces = Segment(nn.Identity(), nn.Identity(), torch.zeros(n), size).pieces()
     sizes = [piece.stop - piece.start for piece in pieces]
     assert sum(sizes) == n
     assert 2 <= min(sizes) <= max(sizes) <= max(size, 3)
@@ -269,13 +271,11 @@ def test_no_piece_is_a_single_sample_or_much_above_the_size(n, size):
 
 def test_refused():
     net, (a, b) = network("none"), views(9)
-    parts = {"a": Segment(net, [net], a, 4), "b": Segment(net, [net], b, 4)}
-    loss = cached_loss(parts, loss_of)["loss"]
+    parts = {"a": Segment(net, net, a, 4), "b": Segment(net, net, b, 4)}
+    loss = cached_parts(parts, loss_of)["loss"]
     loss.backward(retain_graph=True)
     with pytest.raises(ContractError, match="twice"):
         loss.backward()
     own = torch.ones(4, dtype=torch.float64, requires_grad=True)
     with pytest.raises(ContractError, match=r"trains parameters of shape \(4,\) itself"):
-        cached_loss(parts, lambda z: {"loss": (z["a"] * own).sum()})
-    with pytest.raises(ConfigError, match="micro_batch_size=0"):
-        Segment(net, [net], a, 0)
+        cached_parts(parts, lambda z: {"loss": (z["a"] * own).sum()})

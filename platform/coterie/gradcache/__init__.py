@@ -1,16 +1,6 @@
 """Gradient caching, for batches whose graph does not fit in memory."""
 
 from coterie.gradcache.batch import UNCOUPLED, MicroBatched, Views, gradient_cached, through
-from coterie.gradcache.cached import Rows, Segment, Terms, cached_loss
+from coterie.gradcache.cached import Terms
 
-__all__ = [
-    "UNCOUPLED",
-    "MicroBatched",
-    "Rows",
-    "Segment",
-    "Terms",
-    "Views",
-    "cached_loss",
-    "gradient_cached",
-    "through",
-]
+__all__ = ["UNCOUPLED", "MicroBatched", "Terms", "Views", "gradient_cached", "through"]

@@ -59,7 +59,7 @@ def gradient_cached(step: Step[ModuleT]) -> Step[ModuleT]:
         if size is None:
             return step(module, batch, batch_idx)
         pieces: Any = tuple(_MicroBatches(rows, size) for rows in batch)
-        return cached_loss({}, lambda _: step(module, pieces, batch_idx))
+        return cached_loss(lambda: step(module, pieces, batch_idx))
 
     return cached
 
@@ -76,4 +76,4 @@ def through(network: Callable[..., Any], rows: Rows, *more: Any) -> Any:
     if not isinstance(rows, _MicroBatches):
         return network(rows, *more)
     owner: Any = getattr(network, "__self__", network)
-    return represented(Segment(lambda piece: network(piece, *more), [owner], rows.rows, rows.size))
+    return represented(Segment(lambda piece: network(piece, *more), owner, rows.rows, rows.size))

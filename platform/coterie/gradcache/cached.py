@@ -13,7 +13,7 @@ from the micro-batch, and the gradient is exactly that of L(cat(net(micro-batch)
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from coterie.errors import ConfigError, ContractError
+from coterie.errors import ContractError
 from coterie.gradcache.replay import Generators, Sums, autocast_now, check_leaves
 
 Terms = Mapping[str, Tensor]
@@ -43,56 +43,47 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Segment:
-    """Representations of a batch by some networks.
+    """Representations of a batch by a network.
 
     Attributes:
         apply: Maps a micro-batch to its representations: tensors (micro-batch, …), or dicts, lists
             and tuples of them.
-        modules: The networks that `apply` uses. If any of their parameters requires a gradient,
-            and gradients are recorded, the part is passed twice.
+        network: The network that `apply` uses. If any of its parameters requires a gradient, and
+            gradients are recorded, the part is passed twice.
         samples: The batch.
         micro_batch_size: Maximum size of a micro-batch; with 2, three samples where one would be
-            left over. The batch is split as evenly as possible. By default the whole batch.
+            left over. The batch is split as evenly as possible.
     """
 
     apply: Callable[[Tensor], Any]
-    modules: Sequence[nn.Module]
+    network: nn.Module
     samples: Rows
-    micro_batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
+    micro_batch_size: int
 
     def pieces(self) -> list[slice]:
         """Return the micro-batches.
 
         For batch norm, none has a single sample unless the size is 1.
         """
-        n, size = len(self.samples), self.micro_batch_size or len(self.samples)
+        n, size = len(self.samples), self.micro_batch_size
         count = max(1, min(-(-n // size), n // min(size, 2)))
         bounds = [n * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that require a gradient, each once."""
-        found = (p for module in self.modules for p in module.parameters() if p.requires_grad)
-        return list(dict.fromkeys(found))
+        """Return the parameters that require a gradient."""
+        return [p for p in self.network.parameters() if p.requires_grad]
 
 
-def cached_loss(
-    parts: Mapping[str, Segment], loss: Callable[[Mapping[str, Any]], Terms]
-) -> dict[str, Tensor]:
+def cached_loss(loss: Callable[[], Terms]) -> dict[str, Tensor]:
     """Return a loss whose `backward` needs the graph of one micro-batch at a time.
 
     The random state and autocast of pass 1 are replayed in pass 2; buffers, such as running
     statistics, are updated once.
 
     Args:
-        parts: The parts by name.
-        loss: Maps the whole batch's representations by name, as `apply` structures them, to the
-            terms. It may represent further parts itself, by `represented`. It must not use
-            parameters that require a gradient.
+        loss: Returns the terms. It represents the batch by `represented`, and must not use
+            parameters that require a gradient elsewhere.
 
     Returns:
         The terms; "loss" can be back-propagated once, the other terms are detached.
@@ -103,7 +94,7 @@ def cached_loss(
     run = _Run()
     running = _RUNNING.set(run)
     try:
-        terms = dict(loss({name: run.represent(part) for name, part in parts.items()}))
+        terms = dict(loss())
     finally:
         _RUNNING.reset(running)
     if not run.parameters or not terms["loss"].requires_grad:
@@ -114,12 +105,8 @@ def cached_loss(
 
 
 def represented(part: Segment) -> Any:
-    """Represent a part's whole batch in micro-batches; within a cached loss, without a graph."""
-    run = _RUNNING.get()
-    if run is not None:
-        return run.represent(part)
-    pieces = [part.apply(part.samples[piece]) for piece in part.pieces()]
-    return tree_map(lambda *rows: torch.cat(rows), *pieces)
+    """Represent a part's whole batch within a cached loss, in micro-batches without a graph."""
+    return _RUNNING.get().represent(part)
 
 
 @dataclass
@@ -139,7 +126,7 @@ class _Pass:
     def represent(self) -> Any:
         """Run pass 1: compute representations of the whole batch, as leaves of the loss's graph."""
         if self.trained:
-            self.buffers = [buffer.clone() for buffer in self._buffers()]
+            self.buffers = [buffer.clone() for buffer in self.part.network.buffers()]
         structure = None
         for piece in self.part.pieces():
             samples = self.part.samples[piece]
@@ -162,7 +149,7 @@ class _Pass:
 
     def again(self, upstream: Tensor) -> Iterator[tuple[Tensor | None, ...]]:
         """Run pass 2: compute the gradients of each micro-batch."""
-        for buffer, value in zip(self._buffers(), self.buffers, strict=True):
+        for buffer, value in zip(self.part.network.buffers(), self.buffers, strict=True):
             buffer.copy_(value)
         for piece, generators in zip(self.part.pieces(), self.generators, strict=True):
             samples = self.part.samples[piece]
@@ -176,9 +163,6 @@ class _Pass:
             if pairs:
                 outputs, weights = zip(*pairs, strict=True)
                 yield torch.autograd.grad(outputs, self.trained, weights, allow_unused=True)
-
-    def _buffers(self) -> list[Tensor]:
-        return [buffer for module in self.part.modules for buffer in module.buffers()]
 
 
 def _leaf(n: int, rows: Tensor) -> Tensor:
@@ -232,8 +216,8 @@ class _Run:
     @contextmanager
     def _buffers_kept(self) -> Iterator[None]:
         """Restore the buffers to their values after pass 1."""
-        modules = dict.fromkeys(module for one in self.passes for module in one.part.modules)
-        buffers = [buffer for module in modules for buffer in module.buffers()]
+        networks = dict.fromkeys(one.part.network for one in self.passes)
+        buffers = [buffer for network in networks for buffer in network.buffers()]
         values = [buffer.clone() for buffer in buffers]
         try:
             yield
@@ -242,7 +226,7 @@ class _Run:
                 buffer.copy_(value)
 
 
-_RUNNING: ContextVar[_Run | None] = ContextVar("cached loss", default=None)
+_RUNNING: ContextVar[_Run] = ContextVar("cached loss")
 """The cached loss that is being computed."""
 
 

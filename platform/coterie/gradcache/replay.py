@@ -13,39 +13,35 @@ from coterie.errors import ContractError
 
 @dataclass(frozen=True)
 class Generators:
-    """State of the random generators."""
+    """States of the random generators: the CPU's and, for samples on a GPU, the GPU's."""
 
-    cpu: Tensor
     device: torch.device
-    cuda: Tensor | None
+    states: list[Tensor]
 
     @classmethod
     def now(cls, samples: Tensor) -> "Generators":
         """Return the present state, for samples on their device."""
-        cuda = torch.cuda.get_rng_state(samples.device) if samples.is_cuda else None
-        return cls(torch.get_rng_state(), samples.device, cuda)
+        states = [torch.get_rng_state()]
+        if samples.is_cuda:
+            states.append(torch.cuda.get_rng_state(samples.device))
+        return cls(samples.device, states)
 
     def shared(self, others: "Sequence[Generators]") -> "Generators":
         """Return the last of the others if it is equal to this one, to save memory.
 
         Saves memory for networks that draw nothing.
         """
-        if not others or not torch.equal(others[-1].cpu, self.cpu):
-            return self
-        before = others[-1].cuda
-        same = before is self.cuda or (
-            before is not None and self.cuda is not None and torch.equal(before, self.cuda)
-        )
+        same = others and all(map(torch.equal, others[-1].states, self.states))
         return others[-1] if same else self
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
         """Set the generators to this state; restore them afterwards."""
-        devices = [self.device] if self.cuda is not None else []
-        with torch.random.fork_rng(devices=devices):
-            torch.set_rng_state(self.cpu)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
+        cpu, *cuda = self.states
+        with torch.random.fork_rng(devices=[self.device] if cuda else []):
+            torch.set_rng_state(cpu)
+            for state in cuda:
+                torch.cuda.set_rng_state(state, self.device)
             yield
 
 

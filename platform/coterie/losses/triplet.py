@@ -1,7 +1,6 @@
 """The triplet losses of CF-CL, and the weight of the loss on received embeddings.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", eq. (1), (23) and (25).
+CF-CL, eq. (1), (23) and (25).
 """
 
 import math
