@@ -1,8 +1,7 @@
 """A device of CF-CL: its state, with its neighbours' data, and the messages that it sends.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III, Algorithms 2 and 3. Messages draw from random streams of their own, so that
-they do not change any batch.
+CF-CL, section III, Algorithms 2 and 3. Messages draw from random streams of their own, so that they
+do not change any batch.
 """
 
 import math

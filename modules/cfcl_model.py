@@ -1,7 +1,6 @@
 """CF-CL's LightningModule: the triplet loss, and the regulariser on received embeddings.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", eq. (1), (4) and (23).
+CF-CL, eq. (1), (4) and (23).
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,8 @@
 """CF-CL's configuration, and its events by time step.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III-A. Its Algorithm 1 pulls, trains, then aggregates, which contradicts its eq.
-(5) and gives the stalest embeddings the largest weight; here step t is: aggregate if T_a | t, purge
-and pull if T_p | t, then take the gradient step. After step T the models are aggregated once more.
+CF-CL, section III-A. Its Algorithm 1 pulls, trains, then aggregates, which contradicts its eq. (5)
+and gives the stalest embeddings the largest weight; here step t is: aggregate if T_a | t, purge and
+pull if T_p | t, then take the gradient step. After step T the models are aggregated once more.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Stallmann and Wilbik, "Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)"
 (2022). Clients run fuzzy c-means on their own data from the global centroids, and send their
-centroids with the amount of data (support) of each; the server joins them. Baseline of CCFC (Yan et
-al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
+centroids with the amount of data (support) of each; the server joins them. Baseline of CCFC
+(tables 1 and 2).
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (2021). Each client runs
 k-means on its own data and sends the centroids. The server takes those of one client, adds the
 farthest of the others until there are k, and starts k-means over all centroids from these. Baseline
-of CCFC (Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1, 2).
+of CCFC (tables 1 and 2).
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """PPFC-GAN: a deep clustering network on synthetic samples from each client's GAN.
 
 Yan et al., "Privacy-Preserving Federated Deep Clustering based on GAN" (2022), with the network of
-Yang et al., "Towards K-means-friendly Spaces" (DCN, 2017). Baseline of CCFC (Yan et al., "CCFC:
-Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
+Yang et al., "Towards K-means-friendly Spaces" (DCN, 2017). Baseline of CCFC (tables 1 and 2).
 """
 
 import math

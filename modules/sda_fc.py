@@ -1,8 +1,7 @@
 """SDA-FC: the server clusters synthetic samples from each client's GAN.
 
-Yan et al., "Federated Clustering with GAN-based Data Synthesis" (2022). Baseline of CCFC (Yan et
-al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1 and 2), with k-means
-(SDA-FC-KM) or fuzzy c-means (SDA-FC-FCM).
+Yan et al., "Federated Clustering with GAN-based Data Synthesis" (2022). Baseline of CCFC
+(tables 1 and 2), with k-means (SDA-FC-KM) or fuzzy c-means (SDA-FC-FCM).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """Importance of a device's embeddings to another device: CF-CL's implicit importance sampling.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III-C2. Computed in float64, since probabilities are compared with 0.
+CF-CL, section III-C2. Computed in float64, since probabilities are compared with 0.
 """
 
 from typing import Literal

@@ -1,7 +1,6 @@
 """Importance of a device's samples to another device: CF-CL's explicit importance sampling.
 
-Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III-B. Computed in float64, since probabilities are compared with 0.
+CF-CL, section III-B. Computed in float64, since probabilities are compared with 0.
 """
 
 import math
