@@ -111,19 +111,7 @@ class _MinesCentroids(Method):
         alone = self._config.alone if number >= self._config.alone_from else None
         cohort = self._config.participation if alone is None else (alone,)
         mined = frozenset({CENTROIDS}) if stage == self._schedule.last else frozenset()
-        if stage == "clusters" and CENTROIDS not in server.slots:
-            return Phase(
-                name="centroids",
-                stage=stage,
-                round=number,
-                step=server.step,
-                cohort=cohort,
-                down=frozenset({"encoder"}),
-                gathered=mined,
-                specs=self._specs(),
-                ends_round=server.step > 0,
-            )
-        return Phase(
+        training = Phase(
             name=stage,
             stage=stage,
             round=number,
@@ -134,6 +122,16 @@ class _MinesCentroids(Method):
             gathered=mined,
             metrics=METRICS,
             specs=self._specs() if mined else {},
+        )
+        if stage != "clusters" or CENTROIDS in server.slots:
+            return training
+        return replace(
+            training,
+            name="centroids",
+            down=frozenset({"encoder"}),
+            up=frozenset(),
+            metrics=frozenset(),
+            ends_round=server.step > 0,
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

@@ -248,16 +248,10 @@ class CFCL(Method):
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:
         """Return own and received samples, and received embeddings for the loss."""
-        received: Tensor | None = device.received
-        if received is None or self._config.sends_embeddings:
-            return Local(
-                data=client.data,
-                step=event.step,
-                adam=device.adam,
-                received=received,
-                margin=device.margin,
-            )
-        return Local(data=client.data.joined(received), step=event.step, adam=device.adam)
+        local = Local(data=client.data, step=event.step, adam=device.adam)
+        if self._config.sends_embeddings or device.received is None:
+            return replace(local, received=device.received, margin=device.margin)
+        return replace(local, data=client.data.joined(device.received))
 
     def _send_up(self, device: Device, phase: Phase, unit: int) -> Outcome:
         """Return the device's model, unless it took no step since the last aggregation.

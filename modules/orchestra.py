@@ -131,35 +131,30 @@ class Orchestra(Method):
         if server.round >= self.rounds:
             return None
         shared = "representations" if self._config.privacy == "none" else "centroids"
-        cohort, gathered = self._config.participation, frozenset({shared})
-        specs = self._specs(shared)
-        if server.round == 0 and server.step == 0:
-            return Phase(
-                name="clustering",
-                stage="clustering",
-                round=1,
-                cohort=cohort,
-                down=frozenset({"target", *(["schedule"] if self._config.epsilon else [])}),
-                gathered=gathered,
-                metrics=METRICS,
-                minima=MINIMA,
-                specs=specs,
-                ends_round=False,
-                epsilon=self._spent(server, 1),
-            )
-        return Phase(
+        training = Phase(
             name="training",
             stage="training",
             round=server.round + 1,
             step=server.step,
-            cohort=cohort,
+            cohort=self._config.participation,
             down=NETWORKS | {"centroids", "schedule"},
             up=NETWORKS,
-            gathered=gathered,
+            gathered=frozenset({shared}),
             metrics=METRICS,
             minima=MINIMA,
-            specs=specs,
+            specs=self._specs(shared),
             epsilon=self._spent(server, server.round + 2),
+        )
+        if server.round or server.step:
+            return training
+        return replace(
+            training,
+            name="clustering",
+            stage="clustering",
+            down=frozenset({"target", *(["schedule"] if self._config.epsilon else [])}),
+            up=frozenset(),
+            ends_round=False,
+            epsilon=self._spent(server, 1),
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
