@@ -21,32 +21,13 @@ from coterie.networks.gan import build_generator
 from coterie.precision import widened
 
 
-class AutoencoderConfig(AveragingConfig):
-    """Options of the autoencoder; its decoder has the layers of SDA-FC's generator."""
-
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
-
-    hidden: PositiveInt = 1024
-    """Width of the decoder's linear layers."""
-    width: PositiveInt = 64
-    """Channels of the decoder's last hidden layer, for images; the one before has twice as many."""
-    learning_rate: PositiveFloat = 1e-3
-    """Adam's learning rate."""
-    rounds: PositiveInt = 10
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: PositiveInt = 10
-    """Local epochs per round."""
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples per batch, n."""
-
-
 class Reconstruction(ClientModule):
     """Encoder, decoder, and the error of a rebuilt sample."""
 
     representation = "encoder"
-    config: AutoencoderConfig
+    config: "Autoencoder.Config"
 
-    def __init__(self, config: AutoencoderConfig, task: Task) -> None:
+    def __init__(self, config: "Autoencoder.Config", task: Task) -> None:
         super().__init__(config, task)
         self.encoder = task.encoder.build(task.shape)
         self.decoder = build_generator(task.shape, task.features, config.hidden, config.width)
@@ -68,17 +49,27 @@ class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
     """An autoencoder that rebuilds samples; all its weights are averaged, and clients keep none."""
 
     stage = "representation"
+    network = Reconstruction
     roles = StateRoles(
         Entry(pattern="encoder.*", role=Role.AVERAGE, slot="encoder"),
         Entry(pattern="decoder.*", role=Role.AVERAGE, slot="decoder"),
     )
 
-    class Config(AutoencoderConfig):
-        """The autoencoder's configuration."""
+    class Config(AveragingConfig):
+        """The autoencoder's configuration; its decoder has the layers of SDA-FC's generator."""
 
-    def build(self) -> Reconstruction:
-        """Return encoder, decoder and loss."""
-        return Reconstruction(self._config, self._task)
+        absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+        hidden: PositiveInt = 1024
+        """Width of the decoder's linear layers."""
+        width: PositiveInt = 64
+        """Channels of the decoder's last hidden layer, for images; the one before has twice as
+        many."""
+        learning_rate: PositiveFloat = 1e-3
+        """Adam's learning rate."""
+        rounds: PositiveInt = 10
+        epochs: PositiveInt = 10
+        batch_size: Annotated[int, Field(ge=2)] = 256
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder."""

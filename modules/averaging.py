@@ -6,13 +6,12 @@ model on their own data, and the server averages, weighted by their numbers of s
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveInt
-from torch import nn
 
 from coterie.config.method import MethodConfig
 from coterie.contract import (
@@ -30,6 +29,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.errors import ContractError
 
 
 class AveragingConfig(MethodConfig):
@@ -55,19 +55,30 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     """A method of one stage, whose subclass defines the module, its roles and the evaluated model.
 
     Attributes:
+        network: The LightningModule's class, which takes the config and the task.
         metrics: The scalars of `training_step` to report.
     """
 
     stage: ClassVar[str]
+    network: type[ModuleT]
     metrics: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def __init__(self, config: ConfigT, task: Task) -> None:
         self._config, self._task = config, task
         self.rounds = config.rounds
 
-    @abstractmethod
     def build(self) -> ModuleT:
-        """Build the LightningModule, initialised from the global generator."""
+        """Build the LightningModule, initialised from the global generator.
+
+        Raises:
+            ContractError: If the class has no `network`, and does not override this either.
+        """
+        if not hasattr(self, "network"):
+            raise ContractError(
+                f"{type(self).__name__} has neither `network` nor `build`; set `network` to the "
+                "class of its LightningModule, or define `build`, which returns one."
+            )
+        return self.network(self._config, self._task)
 
     @property
     @abstractmethod
@@ -141,21 +152,14 @@ def scaled_rate(rate: float, participation: float, base: float | None) -> float:
     return rate if base is None else rate * (participation / base) ** 0.5
 
 
-def sgd_or_adam(
-    kind: Literal["sgd", "adam", "adamw"],
-    parameters: Iterable[nn.Parameter],
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    momentum: float,
-) -> torch.optim.Optimizer:
-    """Return SGD with momentum, or Adam or AdamW, which ignore `momentum`."""
-    if kind != "sgd":
-        adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
-        return adam(parameters, lr=learning_rate, weight_decay=weight_decay)
-    return torch.optim.SGD(
-        parameters,
-        lr=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-    )
+def sgd_or_adam(module: LightningModule, rate: float, momentum: float) -> torch.optim.Optimizer:
+    """Return the optimiser that the module's config names, of the parameters with a gradient.
+
+    It is SGD with momentum, or Adam or AdamW, which ignore `momentum`.
+    """
+    config: Any = module.config
+    learned = [p for p in module.parameters() if p.requires_grad]
+    if config.optimizer != "sgd":
+        adam = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return adam(learned, lr=rate, weight_decay=config.weight_decay)
+    return torch.optim.SGD(learned, lr=rate, momentum=momentum, weight_decay=config.weight_decay)

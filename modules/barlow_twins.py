@@ -16,35 +16,14 @@ from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, 
 from coterie.precision import in_float32
 
 
-class BarlowTwinsConfig(PretrainingConfig):
-    """Options of Barlow Twins."""
-
-    off_diagonal: Annotated[float, Field(ge=0.0)] = 0.005
-    """λ, the weight of the correlations between different features."""
-    hidden: PositiveInt = 2048
-    """Width of the projector's two hidden layers; 8192 in the paper."""
-    projection: PositiveInt = 2048
-    """Width of the projector's output; 8192 in the paper."""
-    projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm after the hidden layers, as in the paper."""
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples per batch, n; in small batches the first gradients are large."""
-
-    def projector(self, width: int) -> nn.Module:
-        """Return lightly's head, of three layers."""
-        head: nn.Module = BarlowTwinsProjectionHead(width, self.hidden, self.projection)
-        return head
-
-
 class Redundancy(TwoViews):
     """One network and the loss over two views."""
 
-    config: BarlowTwinsConfig
+    config: "BarlowTwins.Config"
 
-    def __init__(self, config: BarlowTwinsConfig, task: Task) -> None:
+    def __init__(self, config: "BarlowTwins.Config", task: Task) -> None:
         super().__init__(config, task)
         self.criterion = BarlowTwinsLoss(config.off_diagonal)
-        self.to(task.dtype)
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -56,11 +35,24 @@ class Redundancy(TwoViews):
 class BarlowTwins(Pretraining["BarlowTwins.Config", Redundancy]):
     """Decorrelated features that agree in both views; all averaged. Clients keep nothing."""
 
+    network = Redundancy
     roles = StateRoles(*ONLINE)
 
-    class Config(BarlowTwinsConfig):
+    class Config(PretrainingConfig):
         """Barlow Twins' configuration."""
 
-    def build(self) -> Redundancy:
-        """Return the network and its loss."""
-        return Redundancy(self._config, self._task)
+        off_diagonal: Annotated[float, Field(ge=0.0)] = 0.005
+        """λ, the weight of the correlations between different features."""
+        hidden: PositiveInt = 2048
+        """Width of the projector's two hidden layers; 8192 in the paper."""
+        projection: PositiveInt = 2048
+        """Width of the projector's output; 8192 in the paper."""
+        projector_norm: Literal["hidden"] = "hidden"
+        """BatchNorm after the hidden layers, as in the paper."""
+        batch_size: Annotated[int, Field(ge=2)] = 256
+        """Samples per batch, n; in small batches the first gradients are large."""
+
+        def projector(self, width: int) -> nn.Module:
+            """Return lightly's head, of three layers."""
+            head: nn.Module = BarlowTwinsProjectionHead(width, self.hidden, self.projection)
+            return head

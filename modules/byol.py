@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from coterie.contract import Entry, Role, StateRoles, Task, Tensors
+from coterie.contract import Entry, Role, StateRoles, Tensors
 from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.cosine import normalised_error
 from coterie.modules.pretraining import (
@@ -47,10 +47,6 @@ class Bootstrap(Followed, TwoViewsPredicted):
 
     config: BootstrapConfig
 
-    def __init__(self, config: BootstrapConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.to(task.dtype)
-
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
         """Return ‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
@@ -78,13 +74,10 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
     """
 
     vmappable = True
+    network = Bootstrap
 
     class Config(BYOLConfig):
         """BYOL's configuration, as CP-CFL pretrains with it."""
-
-    def build(self) -> Bootstrap:
-        """Return the networks and their loss."""
-        return Bootstrap(self._config, self._task)
 
     @property
     def roles(self) -> StateRoles:

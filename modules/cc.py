@@ -16,7 +16,7 @@ from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, throu
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.modules.averaging import Averaging, AveragingConfig
-from coterie.modules.view_pairs import ViewPairs
+from coterie.modules.client_module import ViewPairs
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 
 PARTS = ("encoder", "instance", "cluster")
@@ -105,21 +105,15 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
     vmappable = True
     stage = "joint"
     metrics = METRICS
+    network = ContrastiveClustering
     roles = ROLES
 
     class Config(CCConfig):
         """CC's configuration; 50 rounds of 20 epochs are its 1,000 epochs."""
 
         rounds: PositiveInt = 50
-        """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 20
-        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples per batch, n."""
-
-    def build(self) -> ContrastiveClustering:
-        """Return the network and its loss."""
-        return ContrastiveClustering(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder and cluster projector."""
@@ -141,8 +135,5 @@ class FedCC(CC):
         form: Literal["cc_code", "paper"] = "paper"
         """`paper`: FedMCC's eq. (2); `cc_code`: symmetric NT-Xent at both levels, no outer ½."""
         rounds: PositiveInt = 100
-        """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 5
-        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 128
-        """Samples per batch, n."""

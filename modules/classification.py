@@ -39,9 +39,9 @@ class ClassificationConfig(AveragingConfig):
         "keep_optimizer": _OWN,
     }
 
-    optimizer: Literal["sgd", "adam"]
+    optimizer: Literal["sgd", "adam"] = "sgd"
     """SGD or Adam; its state starts afresh in each task of a client."""
-    learning_rate: PositiveFloat
+    learning_rate: PositiveFloat = 0.1
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """SGD's momentum; Adam ignores it."""
@@ -86,15 +86,8 @@ class Classification(ClientModule):
         self._encoder_epochs, self._epoch = encoder_epochs, 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return SGD or Adam over all parameters; those without a gradient are not stepped."""
-        config = self.config
-        return sgd_or_adam(
-            config.optimizer,
-            self.parameters(),
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            momentum=config.momentum,
-        )
+        """Return SGD or Adam over all parameters that take a gradient."""
+        return sgd_or_adam(self, self.config.learning_rate, self.config.momentum)
 
     def on_train_epoch_start(self) -> None:
         """Switch to train mode, whatever came before; a frozen encoder stays in eval mode."""

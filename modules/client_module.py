@@ -21,7 +21,8 @@ from coterie.config.trust import check_targets
 from coterie.contract import Task, blank
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.errors import ConfigError, CoterieError, reason
-from coterie.gradcache import Terms
+from coterie.gradcache import MicroBatched, Terms
+from coterie.networks.views import batch_views
 from coterie.networks.weight_files import checked, read_file, unpickled
 
 
@@ -30,9 +31,11 @@ class ClientModule(LightningModule):
 
     Attributes:
         representation: The name of the encoder among its parts.
+        frozen: The names of the parts that stay in eval mode.
     """
 
     representation: ClassVar[str] = "online.encoder"
+    frozen: ClassVar[tuple[str, ...]] = ()
     config: Any
 
     def __init__(self, config: Component, task: Task, **more: Any) -> None:
@@ -57,8 +60,10 @@ class ClientModule(LightningModule):
         return batch
 
     def on_train_epoch_start(self) -> None:
-        """Switch to train mode, whatever the module was used for before."""
+        """Switch to train mode, whatever the module was used for before; `frozen` parts to eval."""
         self.train()
+        for name in self.frozen:
+            self.get_submodule(name).eval()
 
     def logged(self, terms: Terms) -> Terms:
         """Log the terms of a step's loss and their means over each epoch, and return them."""
@@ -119,6 +124,23 @@ class ClientModule(LightningModule):
             check_targets({name: stored[name]}, path, ())
             own[name] = parsers[name](stored[name])
         return own
+
+
+class ViewPairs(ClientModule):
+    """A module whose steps take two views of each sample.
+
+    Attributes:
+        augment: Draws the views.
+        config: With the size of micro-batches, for which views are drawn when they are needed.
+    """
+
+    augment: nn.Module
+    config: MicroBatched
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw two views of each sample, on the device."""
+        whole = self.config.micro_batch_size is None
+        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
 
 
 def _check_sizes(build: Callable[[], nn.Module], task: Task, weights: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """CCFC's and SCFC's network and loss, in stages that compare samples or clusters.
 
-Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", section 3. The local
-network is trained beside the frozen global one, and a term keeps it near.
+CCFC, section 3. The local network is trained beside the frozen global one, and a term keeps it
+near.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, through
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
-from coterie.modules.view_pairs import ViewPairs
+from coterie.modules.client_module import ViewPairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Projector
 from coterie.networks.views import LazySamples
@@ -100,6 +100,7 @@ class ClusterSiamese(ViewPairs):
         pairs: The pairs of a cluster's samples that count, in stage "clusters".
     """
 
+    frozen = ("global_model",)
     centroids: Tensor
     config: SiameseConfig
 
@@ -132,11 +133,6 @@ class ClusterSiamese(ViewPairs):
         self._adam = torch.optim.Adam(self.online.parameters(), lr=self.config.learning_rate)
         load_optimizer(self.online, self._adam, self._remembered)
         return self._adam
-
-    def on_train_epoch_start(self) -> None:
-        """Switch the local network to train mode, and the global one to eval mode."""
-        super().on_train_epoch_start()
-        self.global_model.eval()
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample in stage "samples", or else take the samples themselves."""

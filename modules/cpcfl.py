@@ -60,9 +60,7 @@ class CPCFLConfig(ClassificationConfig):
     sample_clusters: ClassVar[str | None] = None
 
     optimizer: Literal["sgd", "adam"] = "adam"
-    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat = 1e-3
-    """The optimiser's learning rate η."""
     rounds: PositiveInt = 100
     """Rounds T, including those of exploration; a restart resets the count."""
     epochs: PositiveInt = 3
@@ -71,10 +69,10 @@ class CPCFLConfig(ClassificationConfig):
     """Samples per batch."""
     clusters: PositiveInt = 3
     """Number of models in the pool, N; 1 is FedAvg, without exploration."""
-    explore_rounds: NonNegativeInt
+    explore_rounds: NonNegativeInt = 10
     """Rounds T_c in which clients take random models and train heads only."""
-    initial: Literal["common", "independent"]
-    """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models (IFCA)."""
+    initial: Literal["common", "independent"] = "common"
+    """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models."""
     encoder_epochs: NonNegativeInt | None = None
     """Number of a client's epochs that also train the encoder, which is frozen afterwards; by
     default all. 0 freezes it in all rounds."""
@@ -84,7 +82,7 @@ class CPCFLConfig(ClassificationConfig):
     choice: Literal["loss", "client"] = "loss"
     """`loss`: a client takes the model with the lowest loss; `client`: client k trains model k
     alone, for references without sharing; needs a model for each client."""
-    min_share: Annotated[float, Field(ge=0.0, lt=1.0)]
+    min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of the clients that has to choose each model, or else the pool restarts with new random
     models. 0: no restarts."""
     restart_after: PositiveInt = 5
@@ -128,14 +126,6 @@ class CPCFL(Method):
 
     class Config(CPCFLConfig):
         """CP-CFL's configuration; the defaults are the paper's."""
-
-        explore_rounds: NonNegativeInt = 10
-        """Rounds T_c in which clients take random models and train heads only."""
-        initial: Literal["common", "independent"] = "common"
-        """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models."""
-        min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-        """Share of the clients that has to choose each model, or else the pool restarts with new
-        random models. 0: no restarts."""
 
     def __init__(self, config: CPCFLConfig, task: Task) -> None:
         self._config, self._task = config, task
@@ -294,12 +284,9 @@ class IFCA(CPCFL):
         """IFCA's configuration, as CP-CFL compares with it."""
 
         explore_rounds: NonNegativeInt = 0
-        """Rounds T_c in which clients take random models and train heads only."""
         initial: Literal["common", "independent"] = "independent"
         """`common`: N random heads on one encoder; `independent`: N random models (IFCA)."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-        """Share of the clients that has to choose each model, or else the pool restarts with new
-        random models. 0: no restarts."""
 
 
 def chosen_at_random(models: int, seed: int) -> int:

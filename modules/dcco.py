@@ -21,28 +21,13 @@ from coterie.modules.pretraining import CrossSilo, PretrainingConfig
 from coterie.modules.shared_statistics import SharedStatistics, SharedViews
 
 
-class DCCOConfig(CrossSilo, PretrainingConfig):
-    """Options of DCCO."""
-
-    off_diagonal: Annotated[float, Field(ge=0.0)] = 0.005
-    """λ, the weight of the correlations between different features."""
-    learning_rate: PositiveFloat = 0.2
-    """The optimiser's learning rate."""
-    rounds: PositiveInt = 500
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: Literal[1] = 1
-    """Epochs per round; only 1, a single step on one batch, because a second step would use
-    statistics of older weights, and diverge."""
-
-
 class CrossCorrelation(SharedViews):
     """The network, and the loss of all clients' statistics with a client's own gradient."""
 
-    config: DCCOConfig
+    config: "DCCO.Config"
 
-    def __init__(self, config: DCCOConfig, task: Task) -> None:
+    def __init__(self, config: "DCCO.Config", task: Task) -> None:
         super().__init__(config, task, pair_shapes(config.projection))
-        self.to(task.dtype)
 
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
         """Return the five means of `pair_statistics`."""
@@ -62,12 +47,19 @@ class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
     Clients keep nothing.
     """
 
-    class Config(DCCOConfig):
+    network = CrossCorrelation
+
+    class Config(CrossSilo, PretrainingConfig):
         """DCCO's configuration."""
 
-    def build(self) -> CrossCorrelation:
-        """Return the network and its loss."""
-        return CrossCorrelation(self._config, self._task)
+        off_diagonal: Annotated[float, Field(ge=0.0)] = 0.005
+        """λ, the weight of the correlations between different features."""
+        learning_rate: PositiveFloat = 0.2
+        """The optimiser's learning rate."""
+        rounds: PositiveInt = 500
+        epochs: Literal[1] = 1
+        """Epochs per round; only 1, a single step on one batch, because a second step would use
+        statistics of older weights, and diverge."""
 
     def plan(self, phase: Phase, seed: int) -> Plan:
         """Return one batch, the same in both phases."""

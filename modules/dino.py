@@ -22,50 +22,13 @@ TEACHERS = 2
 """Views that the teacher sees too."""
 
 
-class DINOConfig(LocalViewsConfig, FollowedConfig):
-    """Options of DINO."""
-
-    optimizer: Literal["adam", "sgd", "adamw"] = "adamw"
-    """AdamW, Adam or SGD with momentum."""
-    learning_rate: PositiveFloat = 5e-4
-    """The optimiser's learning rate."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.04
-    """The optimiser's weight decay."""
-    student_temperature: PositiveFloat = 0.1
-    """τ_s."""
-    teacher_temperature: PositiveFloat = 0.04
-    """τ_t."""
-    center_momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
-    """Momentum m of the mean of the teacher's outputs."""
-    freeze_rounds: NonNegativeInt = 1
-    """Rounds in which the projector's last layer stays fixed."""
-    hidden: PositiveInt = 2048
-    """Width of the projector's two hidden layers."""
-    bottleneck: PositiveInt = 256
-    """Width before the projector's last layer."""
-    projection: PositiveInt = 4096
-    """Width of the projector's output, K; 65,536 in the paper."""
-    projector_norm: Literal["none"] = "none"
-    """The projector has no BatchNorm."""
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples per batch, n."""
-
-    def projector(self, width: int) -> nn.Module:
-        """Return lightly's head, whose last layer has rows of unit length."""
-        sizes = (width, self.hidden, self.bottleneck, self.projection)
-        with warnings.catch_warnings():  # PyTorch has another form of weight_norm besides lightly's
-            warnings.simplefilter("ignore", FutureWarning)
-            head: nn.Module = DINOProjectionHead(*sizes)
-        return head
-
-
 class SelfDistillation(LocalViews, Followed):
     """The student, and the teacher, which follows it as an EMA."""
 
     representation = "target.encoder"
-    config: DINOConfig
+    config: "DINO.Config"
 
-    def __init__(self, config: DINOConfig, task: Task) -> None:
+    def __init__(self, config: "DINO.Config", task: Task) -> None:
         super().__init__(config, task)
         self.criterion = DINOLoss(
             config.projection,
@@ -95,6 +58,7 @@ class DINO(Pretraining["DINO.Config", SelfDistillation]):
     Clients keep nothing. The teacher's encoder is evaluated.
     """
 
+    network = SelfDistillation
     roles = StateRoles(
         *ONLINE,
         Entry(pattern="part.*", role=Role.RESET),
@@ -102,12 +66,38 @@ class DINO(Pretraining["DINO.Config", SelfDistillation]):
         Entry(pattern="criterion.center", role=Role.AVERAGE, slot="target"),
     )
 
-    class Config(DINOConfig):
+    class Config(LocalViewsConfig, FollowedConfig):
         """DINO's configuration."""
 
-    def build(self) -> SelfDistillation:
-        """Return student, teacher and loss."""
-        return SelfDistillation(self._config, self._task)
+        optimizer: Literal["adam", "sgd", "adamw"] = "adamw"
+        """AdamW, Adam or SGD with momentum."""
+        learning_rate: PositiveFloat = 5e-4
+        weight_decay: Annotated[float, Field(ge=0.0)] = 0.04
+        student_temperature: PositiveFloat = 0.1
+        """τ_s."""
+        teacher_temperature: PositiveFloat = 0.04
+        """τ_t."""
+        center_momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
+        """Momentum m of the mean of the teacher's outputs."""
+        freeze_rounds: NonNegativeInt = 1
+        """Rounds in which the projector's last layer stays fixed."""
+        hidden: PositiveInt = 2048
+        """Width of the projector's two hidden layers."""
+        bottleneck: PositiveInt = 256
+        """Width before the projector's last layer."""
+        projection: PositiveInt = 4096
+        """Width of the projector's output, K; 65,536 in the paper."""
+        projector_norm: Literal["none"] = "none"
+        """The projector has no BatchNorm."""
+        batch_size: Annotated[int, Field(ge=2)] = 64
+
+        def projector(self, width: int) -> nn.Module:
+            """Return lightly's head, whose last layer has rows of unit length."""
+            sizes = (width, self.hidden, self.bottleneck, self.projection)
+            with warnings.catch_warnings():  # PyTorch has another weight_norm besides lightly's
+                warnings.simplefilter("ignore", FutureWarning)
+                head: nn.Module = DINOProjectionHead(*sizes)
+            return head
 
     def enter_round(self, module: SelfDistillation, round_: int) -> None:
         """Freeze the projector's last layer in the first rounds."""

@@ -4,9 +4,9 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 (arXiv:1602.05629), Algorithm 1: the supervised reference for the other methods.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from coterie.contract import ServerState
 from coterie.contract.clusterer import Clusterer
@@ -20,6 +20,7 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
     vmappable = True
     needs_labels = True
     stage = "supervised"
+    network = Classification
     roles = ROLES
 
     class Config(ClassificationConfig):
@@ -27,22 +28,13 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
 
         uncoupled: ClassVar[bool] = True
 
-        optimizer: Literal["sgd", "adam"] = "sgd"
-        """SGD or Adam; its state starts afresh in each task of a client."""
-        learning_rate: PositiveFloat = 0.1
-        """The optimiser's learning rate η."""
         participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
         """Share of the clients in each round, C."""
         rounds: PositiveInt = 50
-        """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 1
         """Local epochs per round, E."""
         batch_size: Annotated[int, Field(ge=2)] = 32
         """Samples per batch, B."""
-
-    def build(self) -> Classification:
-        """Return the classifier and its loss."""
-        return Classification(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder and classifier; the probabilities are those of the classes."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from coterie.contract import (
@@ -19,7 +19,6 @@ from coterie.contract import (
     Entry,
     Outcome,
     Phase,
-    Plan,
     Role,
     ServerState,
     Slots,
@@ -31,7 +30,6 @@ from coterie.contract import (
     averaged,
     concatenated,
     derive_seed,
-    load_slots,
 )
 from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError
@@ -41,50 +39,26 @@ from coterie.modules.pretraining import (
     ONLINE,
     CrossSilo,
     Pretraining,
-    PretrainingConfig,
     TwoViews,
 )
+from coterie.modules.simclr import SimCLRConfig
 from coterie.networks.heads import UnitLength
 from coterie.precision import widened
 
 DICTIONARY, BASE, PROJECTIONS = "dictionary", "base", "projections"
 
 
-class FedCAConfig(CrossSilo, PretrainingConfig):
-    """Options of FedCA; the defaults are FedSimCLR's where its paper gives none."""
-
-    temperature: PositiveFloat = 0.1
-    """τ."""
-    alignment: Annotated[float, Field(ge=0.0)] = 0.01
-    """β, the weight of the alignment to the base model."""
-    sent: NonNegativeInt = 128
-    """Number of a client's samples whose projections it sends each round, chosen at random. With 0
-    and `alignment=0`, the method is FedSimCLR."""
-    hidden: PositiveInt = 256
-    """Width of the projector's hidden layer."""
-    projection: PositiveInt = 256
-    """Width of the projector's output."""
-    epochs: PositiveInt = 5
-    """Local epochs per round."""
-    batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples per batch, n."""
-
-
 class DictionaryContrast(TwoViews):
     """The network, the frozen base encoder, and the loss against the dictionary."""
 
-    config: FedCAConfig
+    frozen = ("base",)
+    config: "FedCA.Config"
 
-    def __init__(self, config: FedCAConfig, task: Task) -> None:
+    def __init__(self, config: "FedCA.Config", task: Task) -> None:
         super().__init__(config, task)
         self.base = deepcopy(self.online.encoder).requires_grad_(False)
         self.dictionary = torch.zeros(0, config.projection, dtype=task.dtype)
         self.to(task.dtype)
-
-    def on_train_epoch_start(self) -> None:
-        """Switch to train mode, but the base model to eval mode."""
-        super().on_train_epoch_start()
-        self.base.eval()
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -113,10 +87,20 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
     """
 
     metrics = frozenset({"loss", "contrast", "alignment"})
+    network = DictionaryContrast
     roles = StateRoles(*ONLINE, Entry(pattern="base.*", role=Role.AVERAGE, slot=BASE))
 
-    class Config(FedCAConfig):
-        """FedCA's configuration."""
+    class Config(CrossSilo, SimCLRConfig):
+        """FedCA's configuration; the defaults are FedSimCLR's where its paper gives none."""
+
+        alignment: Annotated[float, Field(ge=0.0)] = 0.01
+        """β, the weight of the alignment to the base model."""
+        sent: NonNegativeInt = 128
+        """Number of a client's samples whose projections it sends each round, chosen at random.
+        With 0 and `alignment=0`, the method is FedSimCLR."""
+        epochs: PositiveInt = 5
+        batch_size: Annotated[int, Field(ge=2)] = 128
+        """Samples per batch, n."""
 
     def __init__(self, config: Config, task: Task) -> None:
         if config.sent and task.k_anonymity > 1:
@@ -126,10 +110,6 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
                 "well."
             )
         super().__init__(config, task)
-
-    def build(self) -> DictionaryContrast:
-        """Return the networks and their loss."""
-        return DictionaryContrast(self._config, self._task)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Return a fresh model, which is also the base model, and an empty dictionary."""
@@ -152,21 +132,16 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train against the dictionary, then compute projections for the next one."""
         module = client.module(self.stage, self.build)
-        load_slots(module, {slot: slots[slot] for slot in slots if slot != DICTIONARY})
         module.dictionary = slots[DICTIONARY][PROJECTIONS].clone()
+        trained = super().client(client, phase, {s: slots[s] for s in slots if s != DICTIONARY})
         config = self._config
-        fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=config.epochs))
         draw = torch.Generator().manual_seed(derive_seed(client.seed, DICTIONARY))
         chosen = torch.randperm(len(client.data), generator=draw)[: config.sent]
         project = nn.Sequential(module.online, UnitLength())
         projections = torch.zeros(0, config.projection, dtype=self._task.dtype)
         if len(chosen):
             projections = client.embed(project, client.data.take(chosen.numpy()))
-        return Outcome(
-            up=self.roles.contributions(module, phase.up, weight=len(client.data)),
-            gathered={PROJECTIONS: projections},
-            metrics=fit.metrics,
-        )
+        return replace(trained, gathered={PROJECTIONS: projections})
 
     def server(
         self,

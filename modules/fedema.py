@@ -21,22 +21,12 @@ DIVERGENCE, SCALE = "divergence", "scale"
 BLENDED = ("online.", "predictor.")
 
 
-class FedEMAConfig(PaperConfig):
-    """FedEMA's options."""
-
-    scale: Annotated[float, Field(ge=0.0)] | None = None
-    """λ of all clients; 0 is FedBYOL. By default each client has its own λ: `autoscale` divided by
-    the divergence of its first task."""
-    autoscale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
-    """τ: the share μ of a client's own model in its second task, if it has its own λ."""
-
-
 class Blended(Decayed):
     """BYOL's networks; a task starts from a blend of the global model and the client's own."""
 
-    config: FedEMAConfig
+    config: "FedEMA.Config"
 
-    def __init__(self, config: FedEMAConfig, task: Task) -> None:
+    def __init__(self, config: "FedEMA.Config", task: Task) -> None:
         super().__init__(config, task)
         self._began: Tensors = {}
         self._scale = config.scale
@@ -81,14 +71,17 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
     last divergence and their λ. The optimiser is reset.
     """
 
+    network = Blended
     roles = ROLES
 
-    class Config(FedEMAConfig):
+    class Config(PaperConfig):
         """FedEMA's configuration."""
 
-    def build(self) -> Blended:
-        """Return the networks and their loss."""
-        return Blended(self._config, self._task)
+        scale: Annotated[float, Field(ge=0.0)] | None = None
+        """λ of all clients; 0 is FedBYOL. By default each client has its own λ: `autoscale` divided
+        by the divergence of its first task."""
+        autoscale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
+        """τ: the share μ of a client's own model in its second task, if it has its own λ."""
 
     def enter_round(self, module: Blended, round_: int) -> None:
         """Set the learning-rate schedule to this round."""

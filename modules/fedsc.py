@@ -41,46 +41,14 @@ _STEPS = 2**24
 """Lattice steps per standard deviation of the noise."""
 
 
-class FedSCConfig(CrossSilo, PretrainingConfig):
-    """Options of FedSC; the defaults are its code's for CIFAR-10."""
-
-    sums: ClassVar[bool] = True
-
-    bound: PositiveFloat = 4.0
-    """μ: projections longer than √μ are shortened to it."""
-    least_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """The last value of α, which falls from 1, where a client is alone with its samples."""
-    share_rounds: PositiveInt = 200
-    """Rounds in which α falls, by equal steps."""
-    noise: Annotated[float, Field(ge=0.0)] = 0.0
-    """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends. It
-    needs a network without BatchNorm, through which one sample would move all projections."""
-    delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """With noise, δ for which ε is reported; choose it well below one divided by a client's
-    samples."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
-    """The optimiser's weight decay."""
-    hidden: PositiveInt = 1024
-    """Width of the projector's hidden layer."""
-    projection: PositiveInt = 512
-    """Width of the projector's output."""
-    rounds: PositiveInt = 200
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: PositiveInt = 5
-    """Local epochs per round."""
-    batch_size: Annotated[int, Field(ge=2)] = 512
-    """Samples per batch, n."""
-
-
 class SharedSpectral(SharedViews):
     """The network, and the spectral loss with the other clients' correlations."""
 
-    config: FedSCConfig
+    config: "FedSC.Config"
 
-    def __init__(self, config: FedSCConfig, task: Task) -> None:
+    def __init__(self, config: "FedSC.Config", task: Task) -> None:
         super().__init__(config, task, {MATRIX: (config.projection, config.projection)})
         self.share = 1.0
-        self.to(task.dtype)
 
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
         """Return the correlation matrix of both views."""
@@ -99,12 +67,32 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
     A client keeps the matrix that it sent until it has trained.
     """
 
-    class Config(FedSCConfig):
-        """FedSC's configuration."""
+    network = SharedSpectral
 
-    def build(self) -> SharedSpectral:
-        """Return the network and its loss."""
-        return SharedSpectral(self._config, self._task)
+    class Config(CrossSilo, PretrainingConfig):
+        """FedSC's configuration; the defaults are its code's for CIFAR-10."""
+
+        sums: ClassVar[bool] = True
+
+        bound: PositiveFloat = 4.0
+        """μ: projections longer than √μ are shortened to it."""
+        least_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+        """The last value of α, which falls from 1, where a client is alone with its samples."""
+        share_rounds: PositiveInt = 200
+        """Rounds in which α falls, by equal steps."""
+        noise: Annotated[float, Field(ge=0.0)] = 0.0
+        """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends.
+        It needs a network without BatchNorm, through which one sample would move all
+        projections."""
+        delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+        """With noise, δ for which ε is reported; choose it well below one divided by a client's
+        samples."""
+        weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
+        hidden: PositiveInt = 1024
+        rounds: PositiveInt = 200
+        epochs: PositiveInt = 5
+        batch_size: Annotated[int, Field(ge=2)] = 512
+        """Samples per batch, n."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Return a fresh model, no matrices, and the size of the smallest client.

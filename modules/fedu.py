@@ -33,17 +33,13 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     """Rounds over which a cosine lowers the rate to 0, as many as `rounds` or more, as in the
     papers, which have 100; by default it is constant."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
-    """The optimiser's weight decay."""
     epochs: PositiveInt = 5
     """Local epochs per round, E."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """Samples per batch, B."""
     hidden: PositiveInt = 4096
-    """Width of the projector's hidden layer."""
     projection: PositiveInt = 2048
-    """Width of the projector's output."""
     bottleneck: PositiveInt = 4096
-    """Width of the predictor's hidden layer."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """EMA of the target network, m."""
 
@@ -85,6 +81,7 @@ class FedU(PredictedPretraining["FedU.Config", Decayed]):
     `predictor_threshold` or more, their predictor; both are sent to nobody else in between.
     """
 
+    network = Decayed
     roles = ROLES
 
     class Config(PaperConfig, PredictionConfig):
@@ -93,10 +90,6 @@ class FedU(PredictedPretraining["FedU.Config", Decayed]):
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
         """Divergence from which a client keeps its own predictor for its next task; null: all
         clients take the global one."""
-
-    def build(self) -> Decayed:
-        """Return the networks and their loss."""
-        return Decayed(self._config, self._task)
 
     def enter_round(self, module: Decayed, round_: int) -> None:
         """Set the learning-rate schedule to this round."""

@@ -31,31 +31,13 @@ from coterie.networks.heads import Projector
 from coterie.networks.views import LazyViews
 
 
-class FedXConfig(CrossSilo, PretrainingConfig):
-    """Options of FedX; the defaults are its code's for CIFAR-10."""
-
-    temperature: PositiveFloat = 0.1
-    """τ of all four losses."""
-    target_temperature: PositiveFloat = 0.1
-    """τ' of the mean to which the relational losses pull both views."""
-    learning_rate: PositiveFloat = 0.01
-    """The optimiser's learning rate."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
-    """The optimiser's weight decay."""
-    hidden: PositiveInt = 256
-    """Width of the hidden layers of projector and predictor."""
-    projection: PositiveInt = 256
-    """Width of the outputs of projector and predictor."""
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples per batch, n; as many others are drawn for the relational losses."""
-
-
 class CrossDistillation(TwoViews):
     """Encoder, projector and predictor, beside the frozen global network."""
 
-    config: FedXConfig
+    frozen = ("global_model",)
+    config: "FedX.Config"
 
-    def __init__(self, config: FedXConfig, task: Task) -> None:
+    def __init__(self, config: "FedX.Config", task: Task) -> None:
         super().__init__(config, task)
         self.predictor = Projector(config.projection, config.hidden, config.projection)
         self.global_model = deepcopy(self.online).requires_grad_(False)
@@ -65,11 +47,6 @@ class CrossDistillation(TwoViews):
     def start_world(self) -> None:
         """Copy the online network into the global one."""
         self.global_model.load_state_dict(self.online.state_dict())
-
-    def on_train_epoch_start(self) -> None:
-        """Switch to train mode, but the global network to eval mode."""
-        super().on_train_epoch_start()
-        self.global_model.eval()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw as many other samples of the client as the batch has, uniformly.
@@ -116,14 +93,25 @@ class FedX(Pretraining["FedX.Config", CrossDistillation]):
     """
 
     metrics = frozenset({"loss", "contrast", "relation"})
+    network = CrossDistillation
     roles = StateRoles(*ONLINE, PREDICTOR, Entry(pattern="global_model.*", role=Role.RESET))
 
-    class Config(FedXConfig):
-        """FedX's configuration."""
+    class Config(CrossSilo, PretrainingConfig):
+        """FedX's configuration; the defaults are its code's for CIFAR-10."""
 
-    def build(self) -> CrossDistillation:
-        """Return the networks and their loss."""
-        return CrossDistillation(self._config, self._task)
+        temperature: PositiveFloat = 0.1
+        """τ of all four losses."""
+        target_temperature: PositiveFloat = 0.1
+        """τ' of the mean to which the relational losses pull both views."""
+        learning_rate: PositiveFloat = 0.01
+        """The optimiser's learning rate."""
+        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
+        hidden: PositiveInt = 256
+        """Width of the hidden layers of projector and predictor."""
+        projection: PositiveInt = 256
+        """Width of the outputs of projector and predictor."""
+        batch_size: Annotated[int, Field(ge=2)] = 64
+        """Samples per batch, n; as many others are drawn for the relational losses."""
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train from the global model, with other samples of the same client."""

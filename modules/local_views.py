@@ -72,7 +72,7 @@ def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
 
 def _check_size(encoder: nn.Module, size: int, task: Task) -> None:
     """Refuse an encoder that cannot take local views, by shapes on the meta device."""
-    probe = deepcopy(encoder).to("meta").eval()
+    probe = deepcopy(encoder).to("meta", torch.float32).eval()
     try:
         probe(torch.zeros(2, task.shape[0], size, size, device="meta"))
     except (RuntimeError, ValueError, AssertionError) as error:

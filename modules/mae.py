@@ -21,41 +21,12 @@ from coterie.modules.mae_model import MaskedNetwork
 from coterie.networks.views import LazyViews
 
 
-class MAEConfig(AveragingConfig):
-    """Options of MAE."""
-
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
-
-    masked: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
-    """Share of an image's patches that the encoder does not see."""
-    standardise: bool = True
-    """Whether each patch to be predicted is scaled to mean 0 and deviation 1."""
-    decoder: PositiveInt = 512
-    """Width of the decoder, a multiple of 4 and of `decoder_heads`."""
-    decoder_heads: PositiveInt = 16
-    """Attention heads of the decoder."""
-    decoder_blocks: PositiveInt = 8
-    """Transformer blocks of the decoder."""
-    optimizer: Literal["adam", "sgd", "adamw"] = "adamw"
-    """AdamW, Adam, or SGD with momentum 0.9."""
-    learning_rate: PositiveFloat = 1.5e-4
-    """The optimiser's learning rate."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.05
-    """The optimiser's weight decay."""
-    rounds: PositiveInt = 100
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: PositiveInt = 2
-    """Local epochs per round."""
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples per batch, n."""
-
-
 class MaskedAutoencoder(ClientModule):
     """The networks, and the loss on the patches that the encoder does not see."""
 
-    config: MAEConfig
+    config: "MAE.Config"
 
-    def __init__(self, config: MAEConfig, task: Task) -> None:
+    def __init__(self, config: "MAE.Config", task: Task) -> None:
         super().__init__(config, task)
         sizes = (config.decoder, config.decoder_heads, config.decoder_blocks)
         self.online = MaskedNetwork(task, *sizes)
@@ -64,14 +35,7 @@ class MaskedAutoencoder(ClientModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the optimiser of all parameters that take a gradient."""
-        config = self.config
-        return sgd_or_adam(
-            config.optimizer,
-            [p for p in self.parameters() if p.requires_grad],
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            momentum=0.9,
-        )
+        return sgd_or_adam(self, self.config.learning_rate, 0.9)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw a view of each image, and an order of its patches, of which the last are masked."""
@@ -95,18 +59,37 @@ class MAE(Averaging["MAE.Config", MaskedAutoencoder]):
     """Predicts the patches that a vision transformer does not see. Clients keep nothing."""
 
     stage = "representation"
+    network = MaskedAutoencoder
     roles = StateRoles(
         Entry(pattern="online.encoder.*", role=Role.AVERAGE, slot="encoder"),
         Entry(pattern="online.*", role=Role.AVERAGE, slot="decoder"),
         Entry(pattern="augment.*", role=Role.RESET),
     )
 
-    class Config(MAEConfig):
+    class Config(AveragingConfig):
         """MAE's configuration."""
 
-    def build(self) -> MaskedAutoencoder:
-        """Return encoder, decoder and loss."""
-        return MaskedAutoencoder(self._config, self._task)
+        absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+        masked: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
+        """Share of an image's patches that the encoder does not see."""
+        standardise: bool = True
+        """Whether each patch to be predicted is scaled to mean 0 and deviation 1."""
+        decoder: PositiveInt = 512
+        """Width of the decoder, a multiple of 4 and of `decoder_heads`."""
+        decoder_heads: PositiveInt = 16
+        """Attention heads of the decoder."""
+        decoder_blocks: PositiveInt = 8
+        """Transformer blocks of the decoder."""
+        optimizer: Literal["adam", "sgd", "adamw"] = "adamw"
+        """AdamW, Adam, or SGD with momentum 0.9."""
+        learning_rate: PositiveFloat = 1.5e-4
+        """The optimiser's learning rate."""
+        weight_decay: Annotated[float, Field(ge=0.0)] = 0.05
+        """The optimiser's weight decay."""
+        rounds: PositiveInt = 100
+        epochs: PositiveInt = 2
+        batch_size: Annotated[int, Field(ge=2)] = 64
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder."""

@@ -15,7 +15,7 @@ from coterie.contract import Task, Tensors, load_tensors
 from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
-from coterie.modules.view_pairs import ViewPairs
+from coterie.modules.client_module import ViewPairs
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from coterie.networks.ema import update_ema
 

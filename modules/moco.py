@@ -18,35 +18,12 @@ from coterie.modules.pretraining import ONLINE, Followed, FollowedConfig, Pretra
 from coterie.precision import in_float32, unit_rows
 
 
-class MoCoConfig(FollowedConfig):
-    """Options of MoCo."""
-
-    temperature: PositiveFloat = 0.2
-    """τ; 0.07 in the first version."""
-    queue_size: PositiveInt = 4096
-    """Keys in a client's queue, K, random at first; 65,536 in the paper. If the queue is longer
-    than a client's data, its negatives include older keys of the same sample."""
-    hidden: PositiveInt = 2048
-    """Width of the projector's hidden layer."""
-    projection: PositiveInt = 128
-    """Width of the projector's output."""
-    projector_norm: Literal["none"] = "none"
-    """The projector has no BatchNorm."""
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples per batch, n."""
-
-    def projector(self, width: int) -> nn.Module:
-        """Return lightly's head, of two layers."""
-        head: nn.Module = MoCoProjectionHead(width, self.hidden, self.projection)
-        return head
-
-
 class QueueContrast(Followed):
     """The query network, the key network, which follows it as an EMA, and the queue of keys."""
 
-    config: MoCoConfig
+    config: "MoCo.Config"
 
-    def __init__(self, config: MoCoConfig, task: Task) -> None:
+    def __init__(self, config: "MoCo.Config", task: Task) -> None:
         super().__init__(config, task)
         self.criterion = NTXentLoss(config.temperature, (config.queue_size, config.projection))
         queue = self.criterion.memory_bank
@@ -66,18 +43,31 @@ class QueueContrast(Followed):
 class MoCo(Pretraining["MoCo.Config", QueueContrast]):
     """Contrasts a view with a queue of keys; both networks averaged. Clients keep their queue."""
 
+    network = QueueContrast
     roles = StateRoles(
         *ONLINE,
         Entry(pattern="target.*", role=Role.AVERAGE, slot="target"),
         Entry(pattern="criterion.memory_bank.*", role=Role.KEEP),
     )
 
-    class Config(MoCoConfig):
+    class Config(FollowedConfig):
         """MoCo's configuration."""
 
-    def build(self) -> QueueContrast:
-        """Return the networks, the queue and the loss."""
-        return QueueContrast(self._config, self._task)
+        temperature: PositiveFloat = 0.2
+        """τ; 0.07 in the first version."""
+        queue_size: PositiveInt = 4096
+        """Keys in a client's queue, K, random at first; 65,536 in the paper. If the queue is longer
+        than a client's data, its negatives include older keys of the same sample."""
+        hidden: PositiveInt = 2048
+        projection: PositiveInt = 128
+        projector_norm: Literal["none"] = "none"
+        """The projector has no BatchNorm."""
+        batch_size: Annotated[int, Field(ge=2)] = 256
+
+        def projector(self, width: int) -> nn.Module:
+            """Return lightly's head, of two layers."""
+            head: nn.Module = MoCoProjectionHead(width, self.hidden, self.projection)
+            return head
 
     def restore(self, module: QueueContrast, kept: Tensors) -> None:
         """Load the client's queue; in its first task it is random."""

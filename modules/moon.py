@@ -6,7 +6,7 @@ which each client adds a contrastive term between models to its cross-entropy.
 
 from collections import OrderedDict
 from copy import deepcopy
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -31,41 +31,13 @@ from coterie.networks.heads import Projector
 from coterie.precision import cross_entropy
 
 
-class MOONConfig(ClassificationConfig):
-    """MOON's options; the defaults are the paper's for CIFAR-10."""
-
-    uncoupled: ClassVar[bool] = True
-
-    contrast_weight: Annotated[float, Field(ge=0.0)] = 5.0
-    """μ of the model-contrastive term; 1 for CIFAR-100 and Tiny-ImageNet. 0 is FedAvg."""
-    temperature: PositiveFloat = 0.5
-    """τ."""
-    hidden: PositiveInt = 512
-    """Width of the projector's hidden layer."""
-    projection: PositiveInt = 256
-    """Width of the projector's output, by which models are compared."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD or Adam; its state starts afresh in each task of a client."""
-    learning_rate: PositiveFloat = 0.01
-    """The optimiser's learning rate η."""
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum; Adam ignores it."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
-    """The optimiser's weight decay."""
-    rounds: PositiveInt = 100
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: PositiveInt = 10
-    """Local epochs per round, E."""
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples per batch, B."""
-
-
 class ModelContrast(Classification):
     """Encoder, projector and classifier, beside the frozen global and the client's last model."""
 
-    config: MOONConfig
+    frozen = ("global_model", "previous")
+    config: "MOON.Config"
 
-    def __init__(self, config: MOONConfig, task: Task) -> None:
+    def __init__(self, config: "MOON.Config", task: Task) -> None:
         super().__init__(config, task)
         width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
         self.projector = Projector(width, config.hidden, config.projection)
@@ -79,12 +51,6 @@ class ModelContrast(Classification):
         """Copy encoder and projector into a frozen model."""
         frozen.get_submodule("encoder").load_state_dict(self.encoder.state_dict())
         frozen.get_submodule("projector").load_state_dict(self.projector.state_dict())
-
-    def on_train_epoch_start(self) -> None:
-        """Switch to train mode, but the frozen models to eval mode."""
-        super().on_train_epoch_start()
-        self.global_model.eval()
-        self.previous.eval()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
         """Return ℓ_sup + μ ℓ_con of one batch of views and classes, eq. (4), and both terms."""
@@ -123,14 +89,30 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
     needs_labels = True
     stage = "supervised"
     metrics = frozenset({"loss", "supervised", "contrast"})
+    network = ModelContrast
     roles = ROLES
 
-    class Config(MOONConfig):
-        """MOON's configuration."""
+    class Config(ClassificationConfig):
+        """MOON's configuration; the defaults are the paper's for CIFAR-10."""
 
-    def build(self) -> ModelContrast:
-        """Return the classifier, the frozen models and the loss."""
-        return ModelContrast(self._config, self._task)
+        uncoupled: ClassVar[bool] = True
+
+        contrast_weight: Annotated[float, Field(ge=0.0)] = 5.0
+        """μ of the model-contrastive term; 1 for CIFAR-100 and Tiny-ImageNet. 0 is FedAvg."""
+        temperature: PositiveFloat = 0.5
+        """τ."""
+        hidden: PositiveInt = 512
+        """Width of the projector's hidden layer."""
+        projection: PositiveInt = 256
+        """Width of the projector's output, by which models are compared."""
+        learning_rate: PositiveFloat = 0.01
+        momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
+        rounds: PositiveInt = 100
+        epochs: PositiveInt = 10
+        """Local epochs per round, E."""
+        batch_size: Annotated[int, Field(ge=2)] = 64
+        """Samples per batch, B."""
 
     def restore(self, module: ModelContrast, kept: Tensors) -> None:
         """Set the last model to the client's own, or in its first task to the global one."""

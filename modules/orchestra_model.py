@@ -1,7 +1,6 @@
 """Orchestra's online and target networks, its loss, and the memory of a task's projections.
 
-Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering",
-section 4 and algorithm 1.
+Orchestra, section 4 and algorithm 1.
 """
 
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED, Terms
 from coterie.modules.averaging import scaled_rate
 from coterie.modules.client_module import ClientModule
+from coterie.modules.pretraining import Branch
 from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
@@ -64,29 +64,22 @@ class OrchestraConfig(MethodConfig):
     """Share of the clients in each round, ρ."""
 
 
-class ProjectedEncoder(nn.Module):
-    """Encoder and projector, whose output is not normalised to unit length.
+def projected_encoder(task: Task, hidden: int, projection: int) -> Branch:
+    """Return an encoder and a projector, whose output is not normalised to unit length.
 
     The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
     are not centred lie in a narrow cone, where Sinkhorn cannot separate clusters.
     """
-
-    def __init__(self, task: Task, hidden: int, projection: int) -> None:
-        super().__init__()
-        self.encoder = task.encoder.build(task.shape)
-        width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
-        self.projector = nn.Sequential(
+    return Branch(
+        task,
+        lambda width: nn.Sequential(
             nn.Linear(width, hidden, bias=False),
             nn.BatchNorm1d(hidden),
             nn.ReLU(),
             nn.Linear(hidden, projection, bias=False),
             nn.BatchNorm1d(projection, affine=False),
-        )
-
-    def forward(self, samples: Tensor) -> Tensor:
-        """Map samples (n, …) to projections (n, projection)."""
-        projections: Tensor = self.projector(self.encoder(samples))
-        return projections
+        ),
+    )
 
 
 class GlobalClusters(nn.Module):
@@ -124,7 +117,7 @@ class OrchestraModel(ClientModule):
         super().__init__(config, task)
         check_rotatable(task.shape, "Orchestra")
         widths = config.hidden, config.projection
-        self.online, self.target = (ProjectedEncoder(task, *widths) for _ in range(2))
+        self.online, self.target = (projected_encoder(task, *widths) for _ in range(2))
         self.target.load_state_dict(self.online.state_dict())
         self.target.requires_grad_(False)
         self.rotation = nn.Linear(config.projection, TURNS)

@@ -7,6 +7,7 @@ uses them as federated baselines: stateful clients, and the divergence-aware upd
 of Zhuang et al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from coterie.contract import Entry, Role, ServerState, Slots, Task, Tensors, loa
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched
 from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
-from coterie.modules.view_pairs import ViewPairs
+from coterie.modules.client_module import ViewPairs
 from coterie.networks.ema import update_ema
 from coterie.networks.heads import Projector, ProjectorNorm
 
@@ -44,11 +45,9 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
     without parameters also follows the last layer, as in SimSiam and Orchestra's code."""
     rounds: PositiveInt = 30
-    """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
     """Local epochs per round; 30 rounds of 10 are CP-CFL's 300 epochs."""
     batch_size: Annotated[int, Field(ge=2)] = 500
-    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return the projector on top of an encoder of this width."""
@@ -106,14 +105,14 @@ class Branch(nn.Module):
     """An encoder and a projector on top of it.
 
     Args:
-        config: Builds the projector.
+        projector: Builds the projector from the encoder's width.
     """
 
-    def __init__(self, task: Task, config: PretrainingConfig) -> None:
+    def __init__(self, task: Task, projector: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
-        self.width: int = self.encoder.features  # type: ignore[assignment]  # an int, no submodule
-        self.projector = config.projector(self.width)
+        width: int = self.encoder.features  # type: ignore[assignment]  # an int, no submodule
+        self.projector = projector(width)
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return projections (n, projection) of samples."""
@@ -128,22 +127,16 @@ class TwoViews(ViewPairs):
 
     def __init__(self, config: PretrainingConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.online = Branch(task, config)
+        self.online = Branch(task, config.projector)
         self.augment = task.augmentation.build(task.shape)
         self.learning_rate = scaled_rate(
             config.learning_rate, config.participation, config.base_participation
         )
+        self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam or SGD over the parameters that take a gradient."""
-        config = self.config
-        return sgd_or_adam(
-            config.optimizer,
-            [p for p in self.parameters() if p.requires_grad],
-            learning_rate=self.learning_rate,
-            weight_decay=config.weight_decay,
-            momentum=config.sgd_momentum,
-        )
+        return sgd_or_adam(self, self.learning_rate, self.config.sgd_momentum)
 
 
 class Followed(TwoViews):
@@ -153,9 +146,10 @@ class Followed(TwoViews):
 
     def __init__(self, config: FollowedConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.target = Branch(task, config)
+        self.target = Branch(task, config.projector)
         self.start_target()
         self.target.requires_grad_(False)
+        self.to(task.dtype)
 
     def start_target(self) -> None:
         """Copy the online network into the target."""
@@ -175,6 +169,7 @@ class TwoViewsPredicted(TwoViews):
         super().__init__(config, task)
         width, bottleneck = config.projection, config.bottleneck
         self.predictor = Projector(width, bottleneck, width, "hidden")
+        self.to(task.dtype)
 
 
 ModuleT = TypeVar("ModuleT", bound=TwoViews)

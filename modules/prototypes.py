@@ -74,7 +74,6 @@ class Prototypes(OnEncoder):
         neighbours: Annotated[int, Field(ge=2)] = 15
         """Neighbours of a prototype in the graph; all others if there are no more."""
         restarts: PositiveInt = 1
-        """Restarts of a client's k-means; the best result counts."""
 
         @model_validator(mode="after")
         def _check_clustering(self) -> Self:

@@ -17,47 +17,27 @@ from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtyp
 from coterie.gradcache import UNCOUPLED, Terms
 from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
 from coterie.modules.client_module import ClientModule
-from coterie.modules.orchestra_model import ProjectedEncoder
+from coterie.modules.orchestra_model import projected_encoder
 from coterie.modules.pretraining import CrossSilo
 from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.precision import cross_entropy
 
 
-class RotPredConfig(CrossSilo, AveragingConfig):
-    """Options of RotPred; the defaults are the cross-silo setting of Orchestra's baselines."""
-
-    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
-
-    sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum; Adam ignores it."""
-    hidden: PositiveInt = 512
-    """Width of the projector's hidden layer."""
-    projection: PositiveInt = 512
-    """Width of the projector's output."""
-
-
 class RotationPrediction(ClientModule):
     """Encoder, projector and a linear head over the four rotations."""
 
-    config: RotPredConfig
+    config: "RotPred.Config"
 
-    def __init__(self, config: RotPredConfig, task: Task) -> None:
+    def __init__(self, config: "RotPred.Config", task: Task) -> None:
         super().__init__(config, task)
         check_rotatable(task.shape, "RotPred")
-        self.online = ProjectedEncoder(task, config.hidden, config.projection)
+        self.online = projected_encoder(task, config.hidden, config.projection)
         self.rotation = nn.Linear(config.projection, TURNS)
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam or SGD over all parameters that take a gradient."""
-        config = self.config
-        return sgd_or_adam(
-            config.optimizer,
-            [p for p in self.parameters() if p.requires_grad],
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            momentum=config.sgd_momentum,
-        )
+        return sgd_or_adam(self, self.config.learning_rate, self.config.sgd_momentum)
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -79,18 +59,24 @@ class RotPred(Averaging["RotPred.Config", RotationPrediction]):
     """
 
     stage = "representation"
+    network = RotationPrediction
     roles = StateRoles(
         Entry(pattern="online.encoder.*", role=Role.AVERAGE, slot="encoder"),
         Entry(pattern="online.projector.*", role=Role.AVERAGE, slot="projector"),
         Entry(pattern="rotation.*", role=Role.AVERAGE, slot="rotation"),
     )
 
-    class Config(RotPredConfig):
-        """RotPred's configuration."""
+    class Config(CrossSilo, AveragingConfig):
+        """RotPred's configuration: the cross-silo setting of Orchestra's baselines."""
 
-    def build(self) -> RotationPrediction:
-        """Return the network and its loss."""
-        return RotationPrediction(self._config, self._task)
+        absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+        sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+        """SGD's momentum; Adam ignores it."""
+        hidden: PositiveInt = 512
+        """Width of the projector's hidden layer."""
+        projection: PositiveInt = 512
+        """Width of the projector's output."""
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder, with the projector's outputs."""

@@ -1,9 +1,7 @@
 """The base of DCCO and FedSC, where clients share statistics of projections before training.
 
-Vemulapalli et al., "Federated Training of Dual Encoding Models on Small Non-IID Client Datasets"
-(DCCO), and Jing et al., "FedSC: Provable Federated Self-supervised Learning with Spectral
-Contrastive Objective over Non-i.i.d. Data". A round has two phases: clients send the means of some
-statistics over their samples, then they train with the mean over all clients.
+A round has two phases: clients send the means of some statistics over their samples, then they
+train with the mean over all clients.
 """
 
 from abc import abstractmethod
@@ -63,6 +61,7 @@ class SharedViews(TwoViews):
         self.statistics = nn.ModuleDict({name: RunningMean(of) for name, of in shapes.items()})
         self.measures = False
         self.measured = 0
+        self.to(task.dtype)
 
     @abstractmethod
     def measure(self, u: Tensor, v: Tensor) -> Tensors:

@@ -6,7 +6,7 @@ first pretrainer (section 3.3.1) and Orchestra's baseline f-SimCLR.
 
 from pydantic import PositiveFloat, PositiveInt
 
-from coterie.contract import StateRoles, Task
+from coterie.contract import StateRoles
 from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import nt_xent
 from coterie.modules.pretraining import (
@@ -24,19 +24,13 @@ class SimCLRConfig(PretrainingConfig):
     temperature: PositiveFloat = 0.1
     """τ."""
     hidden: PositiveInt = 256
-    """Width of the projector's hidden layer."""
     projection: PositiveInt = 256
-    """Width of the projector's output."""
 
 
 class Contrast(TwoViews):
     """One network and the loss over two views."""
 
     config: SimCLRConfig
-
-    def __init__(self, config: SimCLRConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.to(task.dtype)
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -49,14 +43,11 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
     """Contrasts two views, centralised. Clients keep nothing."""
 
     vmappable = True
+    network = Contrast
     roles = StateRoles(*ONLINE)
 
     class Config(SimCLRConfig):
         """SimCLR's configuration, as CP-CFL pretrains with it."""
-
-    def build(self) -> Contrast:
-        """Return the network and its loss."""
-        return Contrast(self._config, self._task)
 
 
 class FedSimCLR(SimCLR):

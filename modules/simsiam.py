@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from coterie.contract import StateRoles, Task
+from coterie.contract import StateRoles
 from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.cosine import negative_cosine
 from coterie.modules.pretraining import (
@@ -34,10 +34,6 @@ class SimSiamConfig(PredictionConfig):
 class SimSiamModel(TwoViewsPredicted):
     """One network with a predictor, and the loss over two views."""
 
-    def __init__(self, config: SimSiamConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.to(task.dtype)
-
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
         """Return ½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
@@ -58,14 +54,11 @@ class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
     """
 
     vmappable = True
+    network = SimSiamModel
     roles = StateRoles(*ONLINE, PREDICTOR)
 
     class Config(SimSiamConfig):
         """SimSiam's configuration, as CP-CFL pretrains with it."""
-
-    def build(self) -> SimSiamModel:
-        """Return the network and its loss."""
-        return SimSiamModel(self._config, self._task)
 
 
 class FedSimSiam(SimSiam):

@@ -6,7 +6,7 @@ Loss" (NeurIPS 2021), eq. (6); Orchestra's baseline f-SpecLoss.
 
 from pydantic import PositiveFloat
 
-from coterie.contract import StateRoles, Task
+from coterie.contract import StateRoles
 from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.spectral import spectral_contrast
 from coterie.modules.pretraining import (
@@ -19,25 +19,10 @@ from coterie.modules.pretraining import (
 from coterie.networks.heads import ProjectorNorm
 
 
-class SpecLossConfig(CrossSilo, PretrainingConfig):
-    """Options of SpecLoss; the defaults are the cross-silo setting of Orchestra's baselines."""
-
-    projector_norm: ProjectorNorm = "hidden"
-    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
-    without parameters also follows the last layer, as in Orchestra's code."""
-    bound: PositiveFloat | None = None
-    """μ: projections longer than √μ are shortened to it, as in the authors' code. By default all
-    have length 1, as in Orchestra's baseline."""
-
-
 class SpectralContrast(TwoViews):
     """One network and the loss over two views."""
 
-    config: SpecLossConfig
-
-    def __init__(self, config: SpecLossConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.to(task.dtype)
+    config: "SpecLoss.Config"
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -53,11 +38,15 @@ class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
     """
 
     vmappable = True
+    network = SpectralContrast
     roles = StateRoles(*ONLINE)
 
-    class Config(SpecLossConfig):
-        """SpecLoss's configuration."""
+    class Config(CrossSilo, PretrainingConfig):
+        """SpecLoss's configuration: the cross-silo setting of Orchestra's baselines."""
 
-    def build(self) -> SpectralContrast:
-        """Return the network and its loss."""
-        return SpectralContrast(self._config, self._task)
+        projector_norm: ProjectorNorm = "hidden"
+        """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+        without parameters also follows the last layer, as in Orchestra's code."""
+        bound: PositiveFloat | None = None
+        """μ: projections longer than √μ are shortened to it, as in the authors' code. By default
+        all have length 1, as in Orchestra's baseline."""

@@ -18,39 +18,14 @@ from coterie.precision import in_float32
 Weight = Annotated[float, Field(ge=0.0)]
 
 
-class VICRegConfig(PretrainingConfig):
-    """Options of VICReg; the loss's weights are the paper's."""
-
-    invariance: Weight = 25.0
-    """λ, the weight of the squared distance of both views."""
-    variance: Weight = 25.0
-    """μ, the weight of the hinge that keeps each feature's deviation at 1."""
-    covariance: Weight = 1.0
-    """ν, the weight of the covariances of different features."""
-    hidden: PositiveInt = 2048
-    """Width of the projector's two hidden layers; 8192 in the paper."""
-    projection: PositiveInt = 2048
-    """Width of the projector's output; 8192 in the paper."""
-    projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm after the hidden layers, as in the paper."""
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples per batch, n."""
-
-    def projector(self, width: int) -> nn.Module:
-        """Return lightly's head, of three layers."""
-        head: nn.Module = VICRegProjectionHead(width, self.hidden, self.projection)
-        return head
-
-
 class VarianceCovariance(TwoViews):
     """One network and the loss over two views."""
 
-    config: VICRegConfig
+    config: "VICReg.Config"
 
-    def __init__(self, config: VICRegConfig, task: Task) -> None:
+    def __init__(self, config: "VICReg.Config", task: Task) -> None:
         super().__init__(config, task)
         self.criterion = VICRegLoss(config.invariance, config.variance, config.covariance)
-        self.to(task.dtype)
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -66,11 +41,27 @@ class VarianceCovariance(TwoViews):
 class VICReg(Pretraining["VICReg.Config", VarianceCovariance]):
     """Agreeing views with varied, uncorrelated features; all averaged, clients keep nothing."""
 
+    network = VarianceCovariance
     roles = StateRoles(*ONLINE)
 
-    class Config(VICRegConfig):
-        """VICReg's configuration."""
+    class Config(PretrainingConfig):
+        """VICReg's configuration; the loss's weights are the paper's."""
 
-    def build(self) -> VarianceCovariance:
-        """Return the network and its loss."""
-        return VarianceCovariance(self._config, self._task)
+        invariance: Weight = 25.0
+        """λ, the weight of the squared distance of both views."""
+        variance: Weight = 25.0
+        """μ, the weight of the hinge that keeps each feature's deviation at 1."""
+        covariance: Weight = 1.0
+        """ν, the weight of the covariances of different features."""
+        hidden: PositiveInt = 2048
+        """Width of the projector's two hidden layers; 8192 in the paper."""
+        projection: PositiveInt = 2048
+        """Width of the projector's output; 8192 in the paper."""
+        projector_norm: Literal["hidden"] = "hidden"
+        """BatchNorm after the hidden layers, as in the paper."""
+        batch_size: Annotated[int, Field(ge=2)] = 256
+
+        def projector(self, width: int) -> nn.Module:
+            """Return lightly's head, of three layers."""
+            head: nn.Module = VICRegProjectionHead(width, self.hidden, self.projection)
+            return head

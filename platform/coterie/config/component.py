@@ -69,6 +69,15 @@ class Component(BaseModel):
     # pydantic then builds the models within a model by itself, and joins their errors.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Describe a field that has no docstring of its own as the first base does that has one."""
+        super().__pydantic_init_subclass__(**kwargs)
+        bases = [base for base in cls.__mro__[1:] if issubclass(base, Component)]
+        for name, field in cls.model_fields.items():
+            found = (base.model_fields[name] for base in bases if name in base.model_fields)
+            field.description = field.description or next((f.description for f in found), None)
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:

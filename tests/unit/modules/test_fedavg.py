@@ -12,9 +12,11 @@ from torch.nn import functional
 from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.contract import Plan, load_slots
+from coterie.contract.clusterer import Clusterer
 from coterie.datamodules.augmentations import NoAugmentation
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, ContractError
 from coterie.execution.batches import SeededBatches
+from coterie.modules.averaging import Averaging
 from coterie.modules.fedavg import Classification, FedAvg
 from coterie.run.setup import assemble
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
@@ -110,3 +112,14 @@ def test_the_classifier_is_scored_without_matching(tmp_path) -> None:
     rounds = [row for row in map(json.loads, lines) if row["scope"] == "server"]
     assert ["test/acc" in row for row in rounds] == [True, True, False]
     assert rounds[0]["test/acc"] < rounds[1]["test/acc"] < result.metrics["test"]["acc"]
+
+
+def test_a_class_without_a_network_is_refused() -> None:
+    class Bare(Averaging[FedAvg.Config, Classification]):
+        roles = FedAvg.roles
+
+        def model_for(self, server: object, client: int | None) -> Clusterer:
+            raise NotImplementedError
+
+    with pytest.raises(ContractError, match="Bare has neither `network` nor `build`"):
+        Bare(CONFIG, tiny_task()).build()
