@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +42,11 @@ from coterie.datamodules.picture_files import (
 )
 from coterie.datamodules.pillow_limit import pillow_limit
 from coterie.datamodules.resize import Fit, Size, fit_images
+from coterie.datamodules.stored import FilePart
 from coterie.errors import DataError, reason
 
 Mode = Literal["L", "RGB", "all"]
 Ground = Literal["black", "white"]
-
-
-class StoredPicture(Protocol):
-    """A picture that is read on demand, such as one in a tar file."""
-
-    def read_bytes(self) -> bytes:
-        """Return the picture's bytes."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +57,11 @@ class Levelled:
         levels: Its levels; None for what the file states.
     """
 
-    picture: "Path | bytes | StoredPicture"
+    picture: "Picture"
     levels: Levels | None
 
-    def read_bytes(self) -> bytes:
-        """Return the picture's bytes."""
-        picture = self.picture
-        return picture if isinstance(picture, bytes) else picture.read_bytes()
 
-
-Picture = Path | bytes | StoredPicture
+Picture = Path | bytes | FilePart | Levelled
 
 ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 TRANSPARENT = " with a transparent colour"
@@ -159,8 +148,11 @@ def read_content(picture: Picture, name: str) -> bytes:
     """Return a picture's bytes.
 
     Raises:
-        UnreadablePictureError: If it is missing, no regular file, empty, or cannot be opened.
+        UnreadablePictureError: If it is missing, no regular file, empty, too large, or cannot be
+            opened.
     """
+    while isinstance(picture, Levelled):
+        picture = picture.picture
     try:
         if isinstance(picture, Path):
             with open_regular(picture) as file:

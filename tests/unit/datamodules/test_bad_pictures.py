@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.datamodules.checking import check_data
 from coterie.datamodules.decoding_memory import Room
 from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from coterie.datamodules.manifest import Manifest
@@ -119,6 +120,25 @@ def test_neither_pipes_nor_devices_are_opened(tmp_path):
     os.mkfifo(tmp_path / "list.parquet")
     with pytest.raises(DataError, match=r"list\.parquet: .*\(it is not a regular file\); give"):
         arrays(Manifest, tmp_path / "list.parquet")
+
+
+STRANGE = {
+    "link": (lambda place: place.symlink_to("/proc/self/status"), "is not a regular file"),
+    "pipe": (os.mkfifo, "is not a regular file"),
+    "holes": (lambda place: (place.touch(), os.truncate(place, 3 << 30)), "has more than 2 GiB"),
+}
+
+
+@pytest.mark.parametrize("levels", [None, "auto"])
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_check_reads_no_strange_file_whatever_the_levels(tmp_path, kind, levels):
+    make, why = STRANGE[kind]
+    Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).save(tmp_path / "1.png")
+    make(tmp_path / "2.png")
+    (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n")
+    config = Manifest.Config(path=str(tmp_path / "list.csv"), levels=levels)
+    report = check_data(Manifest(config), tmp_path / "out")
+    assert [one.reason for one in report.halves["train"].bad] == [why]
 
 
 def test_a_path_with_a_zero_byte_is_a_picture_that_cannot_be_opened(tmp_path):

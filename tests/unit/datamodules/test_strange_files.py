@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from coterie.config import growth
-from coterie.datamodules.decoding import read_content
+from coterie.datamodules.decoding import Levelled, read_content
 from coterie.datamodules.idx import read_idx
 from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.npz import NPZ
@@ -273,7 +273,8 @@ def test_a_file_with_holes_is_not_read_into_memory(tmp_path):
     path = tmp_path / "x.png"
     with path.open("wb") as file:
         file.truncate(40 << 30)
-    for picture in (path, FilePart(path, 0, 40 << 30)):
+    part = FilePart(path, 0, 40 << 30)
+    for picture in (path, part, Levelled(path, None), Levelled(part, None)):
         refused(lambda picture=picture: read_content(picture, "x"), "x has more than 2 GiB; make")
 
 
