@@ -1,8 +1,7 @@
 """CIFAR-100, from the original Python pickles in torchvision's layout."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.datamodules.base import ROOT_VARIABLE, Half
 from coterie.datamodules.cifar10 import read_originals, read_pictures
@@ -11,6 +10,7 @@ from coterie.datamodules.source import Source
 from coterie.errors import DataError
 
 _FOLDER = "cifar-100-python"
+_FILES = ("train", "test", "meta")
 
 
 class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
@@ -24,6 +24,8 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
 
         labels: Literal["fine", "coarse"] = "fine"
         """The 100 classes, or the 20 superclasses that CC and others cluster ("CIFAR-20")."""
+
+    files: ClassVar[tuple[str, ...]] = tuple(f"{_FOLDER}/{name}" for name in _FILES)
 
     @property
     def title(self) -> str:
@@ -46,13 +48,3 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
         source = read_pictures(root, datasets.CIFAR100, half, f"{kind}_labels")
         (names,) = read_originals(root, datasets.CIFAR100, None)
         return replace(source, classes=tuple(names[f"{kind}_label_names"]))
-
-    def complete(self) -> bool:
-        """Return whether the three files exist."""
-        return all((self.root() / _FOLDER / name).is_file() for name in ("train", "test", "meta"))
-
-    def fetch(self, root: Path) -> None:
-        """Download and unpack the archive."""
-        from torchvision import datasets
-
-        datasets.CIFAR100(root=str(root), download=True)

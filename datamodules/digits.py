@@ -26,11 +26,7 @@ class Digits(ImageDataModule["Digits.Config"]):
         """Which samples are federated; by default all 1,797."""
 
     classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
-
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "digits"
+    title = "digits"
 
     def open_all(self) -> Source:
         """Return all images in scikit-learn's order, grey levels scaled from 0..16 to 0..255."""

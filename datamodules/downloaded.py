@@ -1,8 +1,7 @@
 """Base of the data sets that torchvision downloads."""
 
-from abc import abstractmethod
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from coterie.datamodules.base import ImageConfig, ImageDataModule
 from coterie.errors import DataError
@@ -19,15 +18,23 @@ DownloadConfigT = TypeVar("DownloadConfigT", bound=DownloadConfig)
 
 
 class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
-    """Base of the data sets that torchvision downloads; a subclass adds `fetch` and `complete`."""
+    """Base of the data sets that torchvision downloads and knows by the name of the class.
 
-    @abstractmethod
+    Attributes:
+        files: Paths below the root, all of which a complete data set has.
+    """
+
+    files: ClassVar[tuple[str, ...]] = ()
+
     def complete(self) -> bool:
         """Return whether all files exist."""
+        return all((self.root() / file).is_file() for file in self.files)
 
-    @abstractmethod
     def fetch(self, root: Path) -> None:
         """Download with torchvision, which is imported only here because that takes a second."""
+        from torchvision import datasets
+
+        getattr(datasets, type(self).__name__)(root=str(root), download=True)
 
     def prepare_data(self) -> None:
         """Fetch missing files if `download=true`.

@@ -91,12 +91,6 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
             )
         return images, labels.astype(np.int64) - first
 
-    def fetch(self, root: Path) -> None:
-        """Download all files."""
-        from torchvision import datasets
-
-        getattr(datasets, type(self).__name__)(root=str(root), download=True)
-
     def _folder(self) -> Path:
         return self.root() / type(self).__name__ / "raw"
 

@@ -13,11 +13,7 @@ class MNIST(IDXDataModule[DownloadConfig]):
         """Config of MNIST."""
 
     classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
-
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "mnist"
+    title = "mnist"
 
 
 class FashionMNIST(IDXDataModule[DownloadConfig]):
@@ -38,8 +34,4 @@ class FashionMNIST(IDXDataModule[DownloadConfig]):
         "Bag",
         "Ankle boot",
     )
-
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "fashion_mnist"
+    title = "fashion_mnist"

@@ -44,10 +44,8 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         "truck",
     )
 
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "stl10"
+    files: ClassVar[tuple[str, ...]] = tuple(f"{_FOLDER}/{name}" for name in _FILES)
+    title = "stl10"
 
     def open_half(self, half: Half) -> Source:
         """Find and open the 5,000 training or the 8,000 test images."""
@@ -66,16 +64,6 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         if not self.config.unlabelled or half != last:
             return labelled
         return merge_sources(labelled, self._open_images("unlabeled_X.bin"))
-
-    def complete(self) -> bool:
-        """Return whether all files exist."""
-        return all((self.root() / _FOLDER / name).is_file() for name in _FILES)
-
-    def fetch(self, root: Path) -> None:
-        """Download and unpack the archive."""
-        from torchvision import datasets
-
-        datasets.STL10(root=str(root), download=True)
 
     def _open_images(self, name: str) -> Source:
         path = self._find(name)

@@ -24,11 +24,8 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
         """Config of SVHN."""
 
     classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
-
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "svhn"
+    files: ClassVar[tuple[str, ...]] = tuple(f"{half}_32x32.mat" for half in HALVES)
+    title = "svhn"
 
     def open_half(self, half: Half) -> Source:
         """Find and open the 73,257 training or the 26,032 test images."""
@@ -53,10 +50,6 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
             raise DataError(f"{path} holds labels beyond 1..10; fetch it again.")
         # MATLAB counts from 1: the file's class 10 is the digit 0.
         return source_from_arrays(images.transpose(3, 2, 0, 1), labels % 10)
-
-    def complete(self) -> bool:
-        """Return whether both halves exist."""
-        return all(self._path(half).is_file() for half in HALVES)
 
     def fetch(self, root: Path) -> None:
         """Download both halves."""

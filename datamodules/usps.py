@@ -70,11 +70,7 @@ class USPS(ImageDataModule[ImageConfig]):
         """Config of USPS."""
 
     classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
-
-    @property
-    def title(self) -> str:
-        """Name of the data set."""
-        return "usps"
+    title = "usps"
 
     def open_half(self, half: Half) -> Source:
         """Find and open the 7,291 training or the 2,007 test images."""
