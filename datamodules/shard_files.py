@@ -16,7 +16,7 @@ from functools import cached_property
 from hashlib import file_digest, sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, overload
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from coterie.config.loading import load_component
 from coterie.config.plain_files import read_json
 from coterie.contract.data import Indices
 from coterie.datamodules.remote import cached, writing
+from coterie.datamodules.stored import Lazy
 from coterie.errors import ConfigError, DataError, reason
 
 INDEX = "index.json"
@@ -341,7 +342,7 @@ class ShardFiles:
 
 
 @dataclass(frozen=True)
-class ShardNames(Sequence[str]):
+class ShardNames(Lazy[str]):
     """The names of the samples in shards, each read when it is indexed."""
 
     files: ShardFiles
@@ -349,11 +350,5 @@ class ShardNames(Sequence[str]):
     def __len__(self) -> int:
         return len(self.files)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return self.files.names(np.arange(len(self), dtype=np.int64)[index])
+    def _item(self, index: int) -> str:
         return self.files.names(np.array([index], dtype=np.int64))[0]

@@ -1,6 +1,7 @@
 """Pictures and tables that stay in their files until a row is asked for."""
 
 import threading
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -38,8 +39,25 @@ class FilePart:
         return content
 
 
+class Lazy(Sequence[ItemT]):
+    """Items that are read when they are indexed; a slice of them is a list."""
+
+    @abstractmethod
+    def _item(self, index: int) -> ItemT:
+        """Read one item."""
+
+    @overload
+    def __getitem__(self, index: int) -> ItemT: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ItemT]: ...
+    def __getitem__(self, index: int | slice) -> ItemT | list[ItemT]:
+        if isinstance(index, slice):
+            return [self._item(row) for row in range(*index.indices(len(self)))]
+        return self._item(index)
+
+
 @dataclass(frozen=True)
-class Picked(Sequence[ItemT], Generic[ItemT]):
+class Picked(Lazy[ItemT]):
     """Some items of a sequence, each read when it is indexed.
 
     Attributes:
@@ -52,18 +70,12 @@ class Picked(Sequence[ItemT], Generic[ItemT]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, index: int) -> ItemT: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Picked[ItemT]": ...
-    def __getitem__(self, index: int | slice) -> "ItemT | Picked[ItemT]":
-        if isinstance(index, slice):
-            return Picked(self.base, self.rows[index])
+    def _item(self, index: int) -> ItemT:
         return self.base[int(self.rows[index])]
 
 
 @dataclass(frozen=True)
-class Chained(Sequence[ItemT], Generic[ItemT]):
+class Chained(Lazy[ItemT]):
     """Two sequences in a row, whose items are read when they are indexed."""
 
     first: Sequence[ItemT]
@@ -72,13 +84,7 @@ class Chained(Sequence[ItemT], Generic[ItemT]):
     def __len__(self) -> int:
         return len(self.first) + len(self.second)
 
-    @overload
-    def __getitem__(self, index: int) -> ItemT: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ItemT]: ...
-    def __getitem__(self, index: int | slice) -> ItemT | list[ItemT]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
+    def _item(self, index: int) -> ItemT:
         cut = len(self.first)
         return self.first[index] if index < cut else self.second[index - cut]
 
@@ -201,7 +207,7 @@ class StoredTable:
 
 
 @dataclass(frozen=True)
-class CellPictures(Sequence[bytes]):
+class CellPictures(Lazy[bytes]):
     """The pictures in a column of bytes, or of structs with a field `bytes` or `path`."""
 
     table: StoredTable
@@ -210,13 +216,7 @@ class CellPictures(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.table)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
+    def _item(self, index: int) -> bytes:
         cell = self.table.cell(self.column, index)
         if pa.types.is_struct(cell.type):
             cell = cell["bytes"] if cell.is_valid else cell
@@ -224,7 +224,7 @@ class CellPictures(Sequence[bytes]):
 
 
 @dataclass(frozen=True)
-class Names(Sequence[str]):
+class Names(Lazy[str]):
     """The names of a file's rows: "row 7 of list.parquet"."""
 
     where: str
@@ -233,13 +233,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return self.rows
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(self.rows))]
+    def _item(self, index: int) -> str:
         if not -self.rows <= index < self.rows:
             raise IndexError(index)
         return f"row {index % self.rows} of {self.where}"
