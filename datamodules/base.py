@@ -29,7 +29,6 @@ Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")
 Pixels = Annotated[int, Field(ge=1)]
 ROOT_VARIABLE = "COTERIE_DATA"
-SUBSET_SEED = 0
 
 
 class DataConfig(Component):
@@ -180,7 +179,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        chosen = source.subset(limit, SUBSET_SEED)
+        chosen = self.as_shown(source.subset(limit))
         if self.streams:
             chosen = chosen.look_through(self.on_error)
             return chosen.stream(), chosen

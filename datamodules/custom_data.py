@@ -11,8 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from coterie.config.given_path import given_path
 from coterie.contract.data import Indices
-from coterie.contract.samples import StreamedSamples
-from coterie.datamodules.base import SUBSET_SEED, DataConfig, DataSet
+from coterie.datamodules.base import DataConfig, DataSet
 from coterie.datamodules.decoding import Ground, Mode, PixelFormat
 from coterie.datamodules.dicom import Levels
 from coterie.datamodules.partitions import Labels
@@ -20,7 +19,7 @@ from coterie.datamodules.picture_files import MAX_PIXELS
 from coterie.datamodules.remote import is_remote, remote_path
 from coterie.datamodules.resize import Fit
 from coterie.datamodules.site_levels import with_site_levels
-from coterie.datamodules.source import OnError, Samples, Source
+from coterie.datamodules.source import OnError, Source
 from coterie.datamodules.spelling import spelled, tell_if_merged
 from coterie.errors import DataError
 
@@ -138,10 +137,6 @@ class CustomData(DataSet[PathConfigT]):
         """What to do about samples that cannot be read."""
         config = self.config
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
-
-    def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        """Read samples from the source that `as_shown` returns."""
-        return super()._take(self.as_shown(source.subset(limit, SUBSET_SEED)), limit)
 
     def as_shown(self, source: Source) -> Source:
         """Return the source with the levels of each site, if the config asks for levels by site."""

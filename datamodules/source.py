@@ -33,6 +33,7 @@ OnError = Literal["refuse", "skip"]
 """What to do about pictures that cannot be read, and rows with empty cells: refuse the data and
 name them, or leave them out and list them."""
 
+_SUBSET_SEED = 0
 _MANY = 20_000
 """Number of pictures from which checking them is announced."""
 
@@ -83,12 +84,12 @@ class Source:
             return self.names
         return [inside(self.folder, name) for name in self.names]
 
-    def subset(self, limit: int | None, seed: int) -> "Source":
+    def subset(self, limit: int | None) -> "Source":
         """Draw up to `limit` samples with the classes' proportions, in order; all if None."""
         if limit is None or limit >= self.count:
             return self
         labels = np.zeros(self.count, np.int64) if self.labels is None else self.labels
-        return self.rows(stratified_subset(labels, limit, seed))
+        return self.rows(stratified_subset(labels, limit, _SUBSET_SEED))
 
     def rows(self, chosen: Indices) -> "Source":
         """Select rows, which must be ascending."""
