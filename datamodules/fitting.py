@@ -14,7 +14,7 @@ from coterie.config.loading import load_component
 from coterie.datamodules.custom_data import PicturesConfig
 from coterie.datamodules.decoding import Levelled, Picture, PixelFormat, UnreadablePictureError
 from coterie.datamodules.dicom import Levels
-from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
+from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.resize import resize_images
@@ -86,16 +86,6 @@ class Fitting:
         if not self._levels:
             return files
         return [Levelled(f, self._levels.get(s)) for f, s in zip(files, sites, strict=True)]
-
-    def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
-        """Decode pictures to the model's size and mode.
-
-        Raises:
-            DataError: If the model takes no pictures, or one is missing or unreadable.
-        """
-        decoded = self.readable(pictures, names)
-        refuse(list(decoded.bad.values()), len(pictures), "repair them or take them out")
-        return decoded.images
 
     def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:
         """Decode pictures to the model's size and mode, without those that cannot be read.

@@ -10,40 +10,25 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-
-class _Raised:
-    """The limits that threads ask for now, and the one that held before the first of them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.asked: list[int] = []
-        self.before: int | None = None
-
-    def enter(self, most: int) -> None:
-        with self.lock:
-            if not self.asked:
-                self.before = Image.MAX_IMAGE_PIXELS
-            self.asked.append(most)
-            self._set()
-
-    def leave(self, most: int) -> None:
-        with self.lock:
-            self.asked.remove(most)
-            self._set()
-
-    def _set(self) -> None:
-        if self.before is not None:  # the user has no limit
-            Image.MAX_IMAGE_PIXELS = max([self.before, *self.asked])
-
-
-_raised = _Raised()
+_lock = threading.Lock()
+_limits: list[int] = []
+"""The limit that held before, and those that threads ask for now; empty if none does."""
 
 
 @contextmanager
 def pillow_limit(most: int) -> Iterator[None]:
     """Let Pillow decode pictures of `most` pixels, in this thread and in others."""
-    _raised.enter(most)
+    if Image.MAX_IMAGE_PIXELS is None:  # the user has no limit
+        yield
+        return
+    with _lock:
+        _limits.extend([most] if _limits else [Image.MAX_IMAGE_PIXELS, most])
+        Image.MAX_IMAGE_PIXELS = max(_limits)
     try:
         yield
     finally:
-        _raised.leave(most)
+        with _lock:
+            _limits.remove(most)
+            Image.MAX_IMAGE_PIXELS = max(_limits)
+            if len(_limits) == 1:
+                _limits.clear()

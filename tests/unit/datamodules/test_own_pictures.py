@@ -112,7 +112,7 @@ def test_a_turned_picture_is_counted_and_predicted_alike(tmp_path):
     ]
     assert (kept.exif, kept.background, kept.frame, kept.levels) == (False, "white", 2, (0, 9))
     as_stored = Fitting((1, 16, 24), images=True, mode="L", pixel_format=PixelFormat(exif=False))
-    one = as_stored.pictures([path / "b.png"], ["b"])
+    one = as_stored.readable([path / "b.png"], ["b"]).images
     assert not np.array_equal(one[0], samples[0])
 
 
@@ -424,8 +424,8 @@ def test_unfit_pictures_of_a_prediction_name_no_key_of_data():
     content = encoded(
         Image.fromarray(RAMP), "TIFF", save_all=True, append_images=[Image.fromarray(RAMP)]
     )
-    with pytest.raises(DataError, match="frames; convert it to the form of the run's"):
-        Fitting((1, 16, 24), images=True, mode="L").pictures([content], ["two.tif"])
+    found = Fitting((1, 16, 24), images=True, mode="L").readable([content], ["two.tif"])
+    assert "frames; convert it to the form of the run's" in str(found.bad[0])
 
 
 def site(path, name, bits, count=3):
@@ -499,7 +499,7 @@ def test_a_new_site_is_measured_when_it_is_predicted(tmp_path):
     assert next(stream.batches).samples.max() == 255
     other = Fitting((1, 16, 16), images=True, mode="L", **trained)
     with pytest.raises(DataError, match="the run had levels for each site"):
-        other.pictures([encoded(RAMP)], ["x"])
+        other.readable([encoded(RAMP)], ["x"])
 
 
 @pytest.mark.parametrize("kind", ["ClientFolders", "ImageFolder"])

@@ -303,7 +303,7 @@ def test_images_of_other_channels_are_taken_as_they_are_or_not_at_all():
     picture = io.BytesIO()
     Image.new("RGB", (4, 4)).save(picture, "PNG")
     with pytest.raises(DataError, match=r"a\.png: it has 3 channels, but the model takes uint8"):
-        fitting.pictures([picture.getvalue()], ["a.png"])
+        fitting.readable([picture.getvalue()], ["a.png"])
 
 
 def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):
