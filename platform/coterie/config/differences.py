@@ -1,9 +1,9 @@
 """The keys of a run's config that differ from their defaults."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from coterie.config.component import target_of
+from coterie.config.explain import dotted
 from coterie.config.schema import COMPONENTS, RunConfig
 
 
@@ -19,12 +19,3 @@ def changed_keys(config: RunConfig) -> dict[str, Any]:
         values[name] = {"": target_of(getattr(config, name)), **values.get(name, {})}
     ordered = {name: values[name] for name in RunConfig.model_fields if name in values}
     return dotted(ordered)
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested sections by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}.{name}".strip(".")
-        found |= dotted(value, key) if isinstance(value, Mapping) and value else {key: value}
-    return found

@@ -110,6 +110,15 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested sections by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}.{name}".strip(".")
+        found |= dotted(value, key) if isinstance(value, Mapping) and value else {key: value}
+    return found
+
+
 def dotted_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
     """Return all keys of a config model and its nested models, by their full dotted names."""
     fields: dict[str, FieldInfo] = {}
@@ -192,13 +201,10 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
         rest += f".{name}"
     parent, _, leaf = key.rpartition(".")
     beside = [name for name in fields if name.startswith(f"{parent}." if parent else "")]
-    if (same := meant(leaf, beside)) is not None:
-        return f"{key}{rest}={show(value)}: there is no such key; did you mean {same}?"
-    if greek := _described(leaf, fields):
-        return f"{key}{rest}={show(value)}: there is no such key; did you mean {greek}?"
     further = _further_in(key, leaf, fields)
-    if further and further.startswith("method."):
-        return f"{key}{rest}={show(value)}: there is no such key; did you mean {further}?"
+    of_method = further if further and further.startswith("method.") else None
+    if sure := meant(leaf, beside) or _described(leaf, fields) or of_method:
+        return f"{key}{rest}={show(value)}: there is no such key; did you mean {sure}?"
     if leaf in _NAMING and parent in _CHOSEN:
         return f"{key}={show(value)}: there is no such key; choose it by {parent}={show(value)}."
     elsewhere = told(leaf)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from coterie.config.explain import show
+from coterie.config.explain import dotted, show
 from coterie.errors import ConfigError
 
 GROUP = "coterie.trusted"
@@ -124,7 +124,7 @@ def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]
         value = _at(stored, key)
         if not isinstance(value, str) or value in {*usual, os.environ.get(variable)}:
             continue
-        if not _has(given, key) and (sends or key != _ACCOUNT):
+        if key not in dotted(given) and (sends or key != _ACCOUNT):
             raise ConfigError(
                 f"{path}: {key}={show(value)}: a stored config {verb} by itself; if it is yours, "
                 f"give {key} again."
@@ -136,19 +136,6 @@ def _at(values: Any, key: str) -> Any:
     for part in key.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
-
-
-def _has(values: Mapping[str, Any], key: str) -> bool:
-    """Return whether values have a dotted key, by nested or dotted keys."""
-    return any(
-        name == key
-        or (
-            isinstance(value, Mapping)
-            and key.startswith(f"{name}.")
-            and _has(value, key.removeprefix(f"{name}."))
-        )
-        for name, value in values.items()
-    )
 
 
 def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -5,8 +5,7 @@ from glob import escape
 from typing import Any
 
 from coterie.config.component import target_of
-from coterie.config.differences import dotted
-from coterie.config.explain import show
+from coterie.config.explain import dotted, show
 from coterie.config.loading import dump_config
 from coterie.config.schema import COMPONENTS, RunConfig
 from coterie.errors import ConfigError, DataError, listed
