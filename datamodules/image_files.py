@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -82,14 +82,8 @@ class Tally:
 
     def merge(self, other: "Tally") -> None:
         """Count another tally's pictures too."""
-        self.count += other.count
-        self.converted += other.converted
-        self.resized += other.resized
-        self.reshaped += other.reshaped
-        self.dark += other.dark
-        self.turned += other.turned
-        self.grounds += other.grounds
-        self.plain += other.plain
+        for name in (each.name for each in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def warn(self, pixel_format: PixelFormat) -> None:
         """Warn once about each kind of change that the user may not expect."""

@@ -37,7 +37,8 @@ def iid(size: int, clients: int, seed: int) -> list[Indices]:
     Raises:
         DataError: If there are more clients than rows.
     """
-    _check_clients(clients, size)
+    if clients > size:
+        raise DataError(f"clients={clients} is more than the {size} samples; lower it.")
     rows = np.random.default_rng(seed).permutation(size)
     return _sorted(np.array_split(rows, clients))
 
@@ -211,9 +212,7 @@ def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -
     owner = np.zeros(len(parts), np.int64) if members is None else members
     return [
         np.unique(
-            np.concatenate(
-                [part for part, group in zip(parts, owner, strict=True) if group == number]
-            )
+            np.concatenate([parts[client] for client in np.flatnonzero(owner == number).tolist()])
         ).astype(np.int64)
         for number in np.unique(owner)
     ]
@@ -243,11 +242,6 @@ def _spread_classes(
         order = np.lexsort((rng.random(classes), held.sum(axis=0)))
         held[client, order[:k]] = True
     return [rng.permutation(np.flatnonzero(column)) for column in held.T]
-
-
-def _check_clients(clients: int, size: int) -> None:
-    if clients > size:
-        raise DataError(f"clients={clients} is more than the {size} samples; lower it.")
 
 
 def _even_shares(size: int, parts: int) -> list[int]:

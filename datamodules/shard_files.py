@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, model_validator
 
+from coterie.config import regular_files
 from coterie.config.arrow_growth import read_batch
 from coterie.config.component import Component
 from coterie.config.loading import load_component
@@ -135,9 +136,7 @@ def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
 
 def entry_of(path: Path, number: int, rows: int) -> ShardEntry:
     """Return the index's entry for a shard that is at a temporary path."""
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    return ShardEntry(file=shard_name(number), rows=rows, digest=digest)
+    return ShardEntry(file=shard_name(number), rows=rows, digest=regular_files.sha256(path))
 
 
 def shard_name(number: int) -> str:

@@ -89,7 +89,7 @@ def with_site_levels(
         known = dict(given)
     new = [name for name in sites if given is None and name not in known]
     for site, name in enumerate(sites):
-        if given is None and name not in known:
+        if name in new:
             rows = np.flatnonzero(owners == site).tolist()
             own = [source.pictures[row] for row in rows]
             known[name] = measured_levels(
