@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from coterie.datamodules.free_memory import free_memory
+from coterie.config.free_memory import free_memory
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.tracking.formatting import format_bytes
 

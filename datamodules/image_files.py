@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.free_memory import free_memory
 from coterie.datamodules.decoding import (
     REMEDY,
     Decoded,
@@ -20,7 +21,6 @@ from coterie.datamodules.decoding import (
     UnreadablePictureError,
     decode,
 )
-from coterie.datamodules.free_memory import free_memory
 from coterie.errors import DataError
 from coterie.tracking.formatting import format_bytes
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from coterie.config.free_memory import free_memory
 from coterie.contract.loaders import Source as LoaderSource
 from coterie.contract.seeds import seeded_everywhere
 from coterie.datamodules.base import DataConfig, DataSet, Half
 from coterie.datamodules.custom_data import number_classes
-from coterie.datamodules.free_memory import free_memory
 from coterie.datamodules.lightning_data import GivenData, class_in, name_of, open_path, opened
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.source import Samples, Source, merge_sources

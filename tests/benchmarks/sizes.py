@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from coterie.run.memory import free_memory, round_bytes
+from coterie.config.free_memory import unclaimed_memory
+from coterie.run.memory import round_bytes
 from tests.benchmarks.noop import NoOp
 from tests.benchmarks.processes import Peak
 from tests.benchmarks.rounds import measure
@@ -27,7 +28,7 @@ def told(elements, actors):
     """MB that a round is said to take, before anything takes them."""
     method = NoOp(NoOp.Config(rounds=1, elements=1), None)
     server = method.init(None, 0)
-    store = _STORE * free_memory() / elements
+    store = _STORE * unclaimed_memory() / elements
     return round_bytes(method.next(server), server, actors, store) * elements / 1e6
 
 

@@ -2,15 +2,14 @@
 
 import math
 import os
-import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.config.free_memory import unclaimed_memory
 from coterie.config.schema import ClusterConfig
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, described
@@ -22,20 +21,6 @@ _STORE = 0.3
 """Share of the memory that Ray takes for its object store; beyond it, Ray writes to the disk."""
 _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
 """Parts of PyTorch's messages when it gets no memory."""
-
-
-def free_memory() -> float:
-    """Return the bytes that this process may still take by machine, cgroup and its own limit."""
-    machine = [line.split() for line in _lines(Path("/proc/meminfo"))]
-    free = [1024 * float(size) for name, size, *_ in machine if name == "MemAvailable:"]
-    group = Path("/sys/fs/cgroup")
-    limit, used = _lines(group / "memory.max"), _lines(group / "memory.current")
-    if limit and used and limit[0].isdigit():
-        free.append(float(limit[0]) - float(used[0]))
-    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if allowed != resource.RLIM_INFINITY and (own := _lines(Path("/proc/self/statm"))):
-        free.append(allowed - int(own[0].split()[0]) * float(resource.getpagesize()))
-    return min(free, default=math.inf)
 
 
 @contextmanager
@@ -50,7 +35,7 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
     Raises:
         ConfigError: If it takes too much.
     """
-    free = free_memory()
+    free = unclaimed_memory()
     try:
         with _Allocations(free) if counted else nullcontext():
             yield
@@ -72,7 +57,7 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
     Raises:
         ConfigError: If it does.
     """
-    free, actors = free_memory(), 0
+    free, actors = unclaimed_memory(), 0
     if config.backend == "ray":
         if config.join_address != "local":
             return
@@ -130,10 +115,3 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, Sequence) and bool(value) and all(type(n) is int for n in value)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:  # another system
-        return []

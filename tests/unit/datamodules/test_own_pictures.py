@@ -10,8 +10,9 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps
 
+from coterie.config import free_memory
 from coterie.contract.data_checks import check_data as check_arrays
-from coterie.datamodules import decoding, free_memory, image_files
+from coterie.datamodules import decoding, image_files
 from coterie.datamodules.checking import check_data
 from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode, level_range
 from coterie.datamodules.fitting import Fitting, as_trained
