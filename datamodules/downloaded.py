@@ -18,7 +18,7 @@ DownloadConfigT = TypeVar("DownloadConfigT", bound=DownloadConfig)
 
 
 class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
-    """Base of the data sets that torchvision downloads and knows by the name of the class.
+    """Base of the data sets that torchvision downloads and knows by the name of their class.
 
     Attributes:
         files: Paths below the root, all of which a complete data set has.
@@ -34,7 +34,8 @@ class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
         """Download with torchvision, which is imported only here because that takes a second."""
         from torchvision import datasets
 
-        getattr(datasets, type(self).__name__)(root=str(root), download=True)
+        kinds = (getattr(datasets, each.__name__, None) for each in type(self).__mro__)
+        next(filter(None, kinds))(root=str(root), download=True)
 
     def prepare_data(self) -> None:
         """Fetch missing files if `download=true`.

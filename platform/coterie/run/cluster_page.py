@@ -51,6 +51,7 @@ from coterie.run.cluster_views import (
 from coterie.run.outputs import utf8_name
 from coterie.tracking.atomic import replacing
 from coterie.tracking.formatting import display_path
+from coterie.tracking.page_template import page_template
 from coterie.tracking.run_directory import RunDirectory
 
 _TEMPLATE = Path(__file__).with_name("clusters.html.jinja")
@@ -93,12 +94,7 @@ class ClusterPage:
         """
         model_folder(self.directory.path)  # raises if it has none
         content = self._of_prototypes() if is_node_local(self.config) else self._of_samples()
-        from jinja2 import Environment  # imported only where a page is made
-
-        page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-            _TEMPLATE.read_text(encoding="utf-8")
-        )
-        parts = page.generate(
+        parts = page_template(_TEMPLATE).generate(
             title=self.config.experiment,
             about=about([self.config]),
             folder=self.directory.path.name,

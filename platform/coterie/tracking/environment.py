@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -50,8 +52,11 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def commit(source: Path = Path(__file__)) -> str:
     """Return the commit of the source tree, or else Coterie's version.
+
+    Git is asked once: a process goes on with the code that it has loaded.
 
     Args:
         source: A file of the code. One that its folder's repository does not track, such as that of

@@ -26,6 +26,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
 from coterie.tracking.metrics_log import read_rows
+from coterie.tracking.page_template import page_template
 from coterie.tracking.report_words import OUTLIERS, client_clusters, in_words, own_noise_of
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
@@ -91,8 +92,6 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
 
 
 def _page(directory: RunDirectory, config: RunConfig) -> str:
-    from jinja2 import Environment  # imported only where a page is made
-
     summary = read_summary(directory.summary)
     failures = summary.get("failures", [])
     with _named(directory.metrics):
@@ -110,10 +109,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
     with _named(directory.config):
         software = _software(directory, summary)
     clusters = None if found is None else sum(name != OUTLIERS for name in found[0][1:])
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        _TEMPLATE.read_text(encoding="utf-8")
-    )
-    return page.render(
+    return page_template(_TEMPLATE).render(
         title=config.experiment,
         about=about([config]),
         folder=directory.path.name,

@@ -226,6 +226,16 @@ def test_emnist_classes_are_torchvisions():
         assert names == (theirs[1:] if variant == "letters" else theirs)
 
 
+def test_a_class_that_extends_one_is_fetched_as_that_one(tmp_path, monkeypatch):
+    class Own(CIFAR100):
+        pass
+
+    fetched = []
+    monkeypatch.setattr(torchvision.datasets, "CIFAR100", lambda **given: fetched.append(given))
+    Own(Own.Config(root=str(tmp_path))).fetch(tmp_path)
+    assert fetched == [{"root": str(tmp_path), "download": True}]
+
+
 @pytest.mark.parametrize(
     ("cls", "parts"),
     [

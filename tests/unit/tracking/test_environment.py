@@ -20,14 +20,25 @@ def test_the_commit_is_that_of_the_codes_own_tree(tmp_path):
     own.parent.mkdir()
     own.touch()
     installed.touch()
-    assert commit(own) == __version__
+    asked = commit.__wrapped__
+    assert asked(own) == __version__
     git(tmp_path, "init")
     git(tmp_path, "add", "platform")
     git(tmp_path, "commit", "-m", "one")
-    assert re.fullmatch("[0-9a-f]{10}", commit(own))
-    assert commit(installed) == __version__
+    assert re.fullmatch("[0-9a-f]{10}", asked(own))
+    assert asked(installed) == __version__
     own.write_text("x")
-    assert re.fullmatch("[0-9a-f]{10}-dirty", commit(own))
+    assert re.fullmatch("[0-9a-f]{10}-dirty", asked(own))
+
+
+def test_a_process_keeps_the_commit_with_which_it_began(tmp_path):
+    source = tmp_path / "own.py"
+    source.touch()
+    assert commit(source) == __version__
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "one")
+    assert commit(source) == __version__
 
 
 def test_the_versions_are_those_that_are_installed():
