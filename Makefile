@@ -49,10 +49,10 @@ check: install lint  ## lint, and the tests that the changes since main touch, i
 	$(BIN)/python -m tests.check
 
 test test-ci: export PYTHONDONTWRITEBYTECODE :=  # else each process compiles the tests and Coterie
-test: install  ## Every test but slow ones and sweeps, in 12 minutes on two cores.
-	$(BIN)/python -m pytest $(SPREAD) -m 'not slow and not sweep'
+test: install  ## The tests but slow ones and those for CI, in 12 minutes on two cores.
+	$(BIN)/python -m pytest $(SPREAD) -m 'not slow and not ci'
 
-test-ci: install  ## Every test but slow ones, so each method in turn, too: what CI runs.
+test-ci: install  ## The tests but slow ones, as CI runs them: every method in turn, and more kills.
 	$(BIN)/python -m pytest $(SPREAD) -m 'not slow'
 
 test-all: install  ## Every test.

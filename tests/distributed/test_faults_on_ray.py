@@ -38,6 +38,7 @@ MISBEHAVES = (
 )
 
 
+@pytest.mark.ci
 def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
     raises = run(*MISBEHAVES, "cluster=serial", "faults.on_client_failure=drop")
     hangs = run(
@@ -58,6 +59,7 @@ def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
 FEDAVG = ("experiment=fedavg_digits", "data.limit=200", "encoder=mlp", "encoder.hidden=[8]")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("crashes", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_actors_that_crash_as_they_start_are_replaced_three_times(cluster, tmp_path, crashes):
     for number in range(crashes):

@@ -79,6 +79,7 @@ def test_a_dead_one_is_replaced():
     disconnect()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("part", "read"),
     [

@@ -103,6 +103,7 @@ def same(a, b):
 
 
 # The states of round 3 lie on the nodes alone: a checkpoint would have brought them to the driver.
+@pytest.mark.ci
 @pytest.mark.parametrize(("every", "back"), [(2, 2), pytest.param(0, 0, marks=pytest.mark.slow)])
 def test_rewind_gives_the_undisturbed_runs_bits(nodes, tmp_path, undisturbed, every, back):
     result, view, summary, rounds, model = run(nodes, tmp_path, f"checkpoint.every={every}")

@@ -33,6 +33,7 @@ print(({place for place, _ in found}, told, is_token_auth_enabled()))
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("earlier", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_listens_on_the_loopback_and_asks_for_a_token(tmp_path, earlier):
     token = tmp_path / ".ray" / "auth_token"

@@ -22,7 +22,7 @@ import pytest
 
 from tests.builders.loss_curves import curve
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-5

@@ -27,7 +27,7 @@ from coterie.modules.vicreg import VICReg
 from coterie.networks.encoders import MLP
 from tests.builders.federation import federate, tiny_workload
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 SMALL = {"batch_size": 8}
 ROUNDS = {**SMALL, "rounds": 2, "epochs": 1}

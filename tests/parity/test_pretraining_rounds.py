@@ -20,7 +20,7 @@ from coterie.modules.specloss import SpecLoss
 from coterie.networks.views import two_views
 from tests.builders.federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 ROUNDS, EPOCHS, BATCH, RATE, DECAY, VELOCITY, EMA, TAU = 2, 2, 8, 0.05, 0.01, 0.8, 0.7, 0.4
 KINDS = {

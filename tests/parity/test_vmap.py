@@ -19,7 +19,7 @@ from coterie.networks.encoders import ConvNet3, EncoderConfig
 from tests.builders.every_method import METHODS as EVERY
 from tests.builders.federation import Federated, federate, tiny_workload
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 ATOL = {"64-true": 1e-10, "32-true": 1e-5}
 SHORT: dict[str, Any] = {"rounds": 2, "epochs": 2, "batch_size": 8}

@@ -25,7 +25,7 @@ from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from tests.builders.observers import Silent
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 SAMPLES = (load_digits().images[:600, None] * 255 / 16).round().astype(np.uint8)
 METHODS: dict[str, tuple[Component, EncoderConfig]] = {

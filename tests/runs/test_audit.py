@@ -109,7 +109,7 @@ def test_under_masks_the_sum_counts(vectors, tmp_path):
     assert record["privacy"]["secure_aggregation"] is True
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("choice", "key", "fewest"),
     [

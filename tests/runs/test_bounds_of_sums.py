@@ -5,7 +5,7 @@ import pytest
 from tests.builders.every_method import small
 from tests.builders.runs import assert_same, run
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 SERIAL = ("cluster=serial", "executor=bare", "faults.on_client_failure=drop")
 CASES = [

@@ -80,6 +80,7 @@ def kill_until_done(run_dir, seconds, generator, kills, keys=RUN):
     return done
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_a_few_times(undisturbed, tmp_path, seed):
     expected, seconds = undisturbed

@@ -12,7 +12,7 @@ from tests.builders.every_method import CHOICES, small
 from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 ONE_SHOT = ("kfed", "prototypes", "sda_fc", "ppfc_gan")
 QUICK = ("kmeans", "concord", "turtle")

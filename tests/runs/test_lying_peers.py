@@ -10,7 +10,7 @@ from coterie.commands.compose import compose
 from tests.builders.observers import Silent
 from tests.builders.runs import SERIAL
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 RUN = (
     "experiment=cfcl",

@@ -102,6 +102,7 @@ def test_it_is_retried_then_dropped_from_the_round(tmp_path, how):
     assert counted == [(4, 2, 1), (5, 0, 0), (5, 0, 0), (5, 0, 0)]
 
 
+@pytest.mark.ci
 def test_what_a_client_has_forked_does_not_go_on_with_the_run(tmp_path):
     words = ["-m", "coterie.jobs", "train", *RUN, "method.how=twice", "run_dir=run"]
     paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
@@ -176,6 +177,7 @@ def test_too_few_left_ends_the_run(tmp_path):
     assert told == summary["failures"]
 
 
+@pytest.mark.ci
 def test_slow_training_is_stopped_between_steps(tmp_path):
     overrides = "faults.client_timeout_s=4", "faults.on_client_failure=drop"
     for executor in ("bare", "lightning"):
@@ -188,6 +190,7 @@ def test_slow_training_is_stopped_between_steps(tmp_path):
         assert [row["participants"] for row in rows] == [4, 5, 5, 5]
 
 
+@pytest.mark.ci
 def test_what_is_slow_outside_of_training_is_noticed_at_its_end(tmp_path):
     overrides = "faults.client_timeout_s=5", "method.how=dawdle"
     _, summary, rows = run(tmp_path / "run", *overrides)

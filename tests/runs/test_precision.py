@@ -23,7 +23,7 @@ STANDING = ("method.momentum=1", "method.clustering_momentum=1")
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", sorted({*get_args(Precision)} - {"16-mixed"}))  # needs a GPU
 def test_a_run_in_each_precision_is_scored_and_saved(tmp_path, precision):
     standing = STANDING if precision == "bf16-true" else ()

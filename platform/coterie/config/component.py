@@ -71,7 +71,7 @@ class Component(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Give fields without a docstring that of the first base which has one."""
+        """Copy missing docstrings of fields from the first base that has them."""
         super().__pydantic_init_subclass__(**kwargs)
         bases = [base for base in cls.__mro__[1:] if issubclass(base, Component)]
         for name, field in cls.model_fields.items():

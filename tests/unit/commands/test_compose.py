@@ -369,7 +369,7 @@ OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"
 OWN_DATA |= {"webdataset", "imagenet10", "imagenet_dogs"}
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []

@@ -30,7 +30,7 @@ def shipped() -> list[str]:
     return sorted(named | {method.target for method in shipped_methods().values()})
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize("target", shipped())
 def test_the_fields_are_those_of_the_model(target):
     read, model = source_model(target), config_model(target)

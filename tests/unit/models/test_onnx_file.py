@@ -55,7 +55,7 @@ def test_a_program_is_written_too(finished_run, tmp_path):
     assert torch.allclose(embedding, load_model(finished_run.run_dir)(samples).embedding)
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "head",
     [

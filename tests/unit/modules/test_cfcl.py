@@ -307,7 +307,7 @@ def test_a_peer_message_to_a_stranger_or_with_nothing_in_it_is_its_senders_failu
     assert all("client 0 failed" in f and sentence in f for f in state.failures)
 
 
-@pytest.mark.sweep
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "changes",
     [

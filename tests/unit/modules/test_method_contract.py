@@ -28,7 +28,7 @@ from tests.builders.layouts import layout, without_values
 from tests.builders.loops import plain
 from tests.builders.observers import Silent
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module", params=METHODS, ids=lambda kind: kind.__name__)

@@ -31,7 +31,7 @@ from coterie.run.as_lightning import as_lightning
 from tests.builders.every_method import METHODS, short
 from tests.builders.federation import tiny_task
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.ci
 
 TASK = replace(tiny_task(torch.float32), classes=10, encoder=MLP(hidden=(8,), features=6))
 PATCHES = {"patch_size": 2, "embed_dim": 8, "depth": 1, "num_heads": 2}
