@@ -37,7 +37,7 @@ def _longest_first(item):
 def pytest_runtest_setup(item):
     """Begin no test after the time that `make check` has."""
     if time.time() > float(os.environ.get("COTERIE_TESTS_UNTIL", "inf")):
-        pytest.skip("make check has run out of time; make test runs it")
+        pytest.skip("make check has run out of time; make test-ci runs it")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ _ELEMENTS = 1 << 29
 _WHOLE = 1 << 53
 """Bounds of a series."""
 _BITS = 64
-"""Of a sum or product of sizes."""
+"""The most bits of a sum or product of sizes."""
 _POOLS = """
     adaptive_avg_pool adaptive_max_pool avg_pool conv conv_transpose max_pool upsample_bicubic
     upsample_bilinear upsample_linear upsample_nearest upsample_trilinear

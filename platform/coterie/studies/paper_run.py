@@ -112,5 +112,5 @@ class _Kept(StudyView):
         super().ended(name, record, seconds)
 
     def finish(self, table: Table | None, texts: Sequence[str], outputs: Sequence[Path]) -> None:
-        """Show the table, sentences, and the files worth opening, with that of the results."""
+        """Show the table, sentences and the files worth opening, the results' own among them."""
         super().finish(table, texts, [*outputs, self._file])

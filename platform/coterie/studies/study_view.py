@@ -139,9 +139,9 @@ def terminal_table(comparison: ComparisonTable) -> Table | None:
 
 
 def trials_table(found: TuneTable) -> Table:
-    """Return a search with a row for each trial.
+    """Return the table of a search: each trial's point, rounds, end and objective.
 
-    The chosen one marked, its point, how it ended, the objective.
+    The chosen trial is marked.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
