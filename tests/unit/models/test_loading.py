@@ -228,6 +228,8 @@ def test_a_key_of_another_version_is_refused(copy):
         {"dtype": "no type"},
         {"dtype": ""},
         {"prototypes": {"a": 1}},
+        {"round": -1},
+        {"round": None},
         {"server": {"step": 0, "metadata": {}, "slots": {"a": {"b": "nothing 2x3"}}}},
     ],
 )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from coterie.errors import ConfigError
 from coterie.tracking import paths, run_directory
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.claim import claimed
+from coterie.tracking.claim import claimed, is_claimed
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.paths import check_contained
 from coterie.tracking.run_directory import RunDirectory
@@ -279,7 +279,9 @@ def test_what_a_copy_by_hard_links_writes_is_its_own(tmp_path):
 
 
 def test_a_lock_that_has_another_name_still_locks(tmp_path):
+    assert not is_claimed(tmp_path)
     with claimed(tmp_path):
+        assert is_claimed(tmp_path)
         os.link(tmp_path / ".lock", tmp_path / "other")
         with pytest.raises(ConfigError, match="another run"), claimed(tmp_path):
             pass
