@@ -36,7 +36,7 @@ UNTRAINED = (
 )
 UNPROJECTED = (*UNTRAINED, "encoder.features=32", "method.batch_size=32")
 SMALL = (*UNPROJECTED, "method.projection=16")
-UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit")
+UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit", "scan")
 RAW = ("ffcm", "sda_fc", "mae", "autoencoder")
 METHODS = {
     "fedmcc": (
@@ -136,6 +136,22 @@ METHODS = {
         "method.batch_size=32",
         "method.hidden=32",
         "method.width=8",
+    ),
+    "idfd": (
+        "experiment=idfd_digits",
+        "data.limit=320",
+        "method.rounds=3",
+        "method.epochs=1",
+    ),
+    "scan": (
+        "experiment=scan_digits",
+        "data.limit=320",
+        "method.rounds=2",
+        "method.epochs=1",
+        "method.labelling_rounds=1",
+        "method.labelling_epochs=2",
+        "method.threshold=0.15",
+        "method.learning_rate=1e-4",
     ),
     "ccfc": (
         "experiment=ccfc_digits",

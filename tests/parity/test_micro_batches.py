@@ -19,7 +19,9 @@ from coterie.modules.fedmcc import MCC, FedMCC
 from coterie.modules.fedsc import FedSC
 from coterie.modules.fedu import FedU
 from coterie.modules.fedx import FedX
+from coterie.modules.idfd import IDFD
 from coterie.modules.moco import MoCo
+from coterie.modules.scan import SCAN
 from coterie.modules.simclr import FedSimCLR, SimCLR
 from coterie.modules.simsiam import FedSimSiam, SimSiam
 from coterie.modules.specloss import SpecLoss
@@ -40,6 +42,7 @@ TWO_STAGES = {
     "clustering_rounds": 1,
     "clustering_epochs": 2,
 }
+LABELLING = {"labelling_rounds": 2, "labelling_epochs": 1, "labelling_batch_size": 8}
 WITHOUT_BATCH_NORM = {
     "fedmcc": (FedMCC, TWO_STAGES),
     "fedmcc, two representations": (FedMCC, {**TWO_STAGES, "representations": "two"}),
@@ -54,6 +57,8 @@ WITHOUT_BATCH_NORM = {
     "fedca": (FedCA, {**ROUNDS, **HEADS}),
     "fedx": (FedX, {**ROUNDS, **HEADS}),
     "moco": (MoCo, {**ROUNDS, **HEADS, "queue_size": 20}),
+    "idfd": (IDFD, {**ROUNDS, "projection": 5}),
+    "scan": (SCAN, {**ROUNDS, **LABELLING, "threshold": 0.4}),
     "dino": (DINO, {**ROUNDS, **HEADS, "bottleneck": 6, "local_views": 0}),
 }
 WITH_BATCH_NORM = {

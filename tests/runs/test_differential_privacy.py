@@ -304,7 +304,7 @@ def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
         "fedsimclr",
         *(
             pytest.param(c, marks=pytest.mark.slow)
-            for c in ("fedmcc", "fedbyol", "fedsimsiam", "fedcc", "autoencoder")
+            for c in ("fedmcc", "fedbyol", "fedsimsiam", "fedcc", "autoencoder", "scan", "idfd")
         ),
     ],
 )

@@ -23,6 +23,7 @@ from coterie.modules.ccfc import CCFC
 from coterie.modules.fedu import FedU
 from coterie.modules.mae import MAE
 from coterie.modules.mcc import MomentumConfig, MomentumContrast
+from coterie.modules.scan import SCAN, NeighbourClusters
 from coterie.modules.simclr import SimCLR
 from coterie.modules.synthesis import GAN
 from coterie.networks.encoders import MLP
@@ -49,6 +50,7 @@ BUILDERS = {
     **{kind.__name__: lambda kind=kind: built(kind) for kind in TRAINING},
     "CCFC's clusters": lambda: CCFC(short(CCFC), TASK)._module("clusters"),
     "FedMCC's clustering": lambda: MomentumContrast(MomentumConfig(), TASK, "clustering"),
+    "SCAN's labels": lambda: NeighbourClusters(SCAN.Config(threshold=0.1), TASK, "self-labelling"),
     "MAE": lambda: MAE(MAE.Config(decoder=8, decoder_heads=2, decoder_blocks=1), PATCHED).build(),
     "SimCLR's micro-batches": lambda: built(SimCLR, batch_size=20, micro_batch_size=7),
 }
@@ -58,7 +60,7 @@ def digits(limit: int = 60) -> Digits:
     return Digits(Digits.Config(limit=limit), batch_size=20)
 
 
-@pytest.mark.parametrize("name", sorted(BUILDERS.keys() - {"Orchestra"}))
+@pytest.mark.parametrize("name", sorted(BUILDERS.keys() - {"Orchestra", "IDFD"}))
 def test_it_fits_the_batches_of_any_loader(name: str, tmp_path: Path) -> None:
     parts = 2 if name in {"FedAvg", "MOON", "CPCFL", "IFCA"} else 1  # those that need labels
     tensors = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 10
