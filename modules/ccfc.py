@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.kmeans import KMeansResult, kmeans
+from coterie.clustering.kmeans import kmeans
 from coterie.contract import (
     Client,
     Entry,
@@ -34,17 +34,21 @@ from coterie.contract import (
     WeightedUpdate,
     averaged,
     blank,
-    concatenated,
     derive_seed,
     load_slots,
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.tensor_spec import UNIT_LENGTH
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError
 from coterie.losses.cosine import Pairs
 from coterie.modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
-from coterie.modules.sent_centroids import CENTROIDS, sent_centroids
+from coterie.modules.sent_centroids import (
+    CENTROIDS,
+    check_sizes,
+    joined_centroids,
+    sent_centroids,
+)
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
 
@@ -82,12 +86,7 @@ class _MinesCentroids(Method):
         Raises:
             ConfigError: If a client has fewer samples than clusters, or `alone` is not a client.
         """
-        client, least = min(sizes.items(), key=lambda item: item[1])
-        if least < self._clusters:
-            raise ConfigError(
-                f"method.clusters={self._clusters}: client {client} has {least} samples, and each "
-                "client mines as many centroids; lower it or choose fewer clients."
-            )
+        check_sizes(sizes, self._clusters)
         if self._config.alone is not None and self._config.alone not in sizes:
             raise ConfigError(
                 f"method.alone={self._config.alone}: there are {len(sizes)} clients; choose 0 to "
@@ -166,7 +165,11 @@ class _MinesCentroids(Method):
         slots = averaged(means)
         if phase.gathered:
             seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
-            slots[CENTROIDS] = {CENTROIDS: self._joined(concatenated(gathered, CENTROIDS), seed)}
+            restarts = self._config.restarts
+            found = joined_centroids(
+                gathered, self._clusters, self._task, seed=seed, restarts=restarts
+            )
+            slots[CENTROIDS] = {CENTROIDS: found}
         return server.advance(phase, slots)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -200,21 +203,9 @@ class _MinesCentroids(Method):
         Those that stand for fewer samples than the task's k-anonymity are not sent.
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
-        found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
+        seed, restarts = derive_seed(client.seed, "kmeans"), self._config.restarts
+        found = kmeans(latent, self._clusters, seed=seed, restarts=restarts)
         return sent_centroids(latent, found, self._task)
-
-    def _joined(self, centroids: Tensor, seed: int) -> Tensor:
-        """Cluster all clients' centroids by k-means."""
-        if len(centroids) < self._clusters:
-            raise RunError(
-                f"method.clusters={self._clusters}: clients sent only {len(centroids)} centroids "
-                f"of privacy.k_anonymity={self._task.k_anonymity} samples or more; give "
-                "clients more samples, or ask for fewer clusters."
-            )
-        return self._kmeans(centroids, seed).centroids
-
-    def _kmeans(self, points: Tensor, seed: int) -> KMeansResult:
-        return kmeans(points, self._clusters, seed=seed, restarts=self._config.restarts)
 
 
 def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:
