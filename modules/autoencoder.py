@@ -2,14 +2,16 @@
 
 Hinton and Salakhutdinov, "Reducing the Dimensionality of Data with Neural Networks" (2006). With
 k-means on its representations it is the baseline AE of deep clustering, as in Miao and Koyuncu,
-"Federated Momentum Contrastive Clustering" (FedMCC), table VI.
+"Federated Momentum Contrastive Clustering" (FedMCC), table VI. VAE and DEC build on it.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
 
 from coterie.contract import Entry, Role, ServerState, StateRoles, Task
 from coterie.contract.client import Batch
@@ -21,6 +23,23 @@ from coterie.networks.gan import build_generator
 from coterie.precision import widened
 
 
+def narrowed(task: Task, latent: int | None) -> tuple[nn.Module, int]:
+    """Build the task's encoder, followed by a linear layer.
+
+    Args:
+        task: The task.
+        latent: Outputs of that layer; None leaves it out.
+
+    Returns:
+        The network, from samples (n, …) to (n, width), and its width.
+    """
+    backbone = task.encoder.build(task.shape)
+    if latent is None:
+        return backbone, task.features
+    layer = nn.Linear(task.features, latent)
+    return nn.Sequential(OrderedDict(backbone=backbone, latent=layer)), latent
+
+
 class Reconstruction(ClientModule):
     """Encoder, decoder, and the error of a rebuilt sample."""
 
@@ -29,8 +48,8 @@ class Reconstruction(ClientModule):
 
     def __init__(self, config: "Autoencoder.Config", task: Task) -> None:
         super().__init__(config, task)
-        self.encoder = task.encoder.build(task.shape)
-        self.decoder = build_generator(task.shape, task.features, config.hidden, config.width)
+        self.encoder, width = narrowed(task, config.latent)
+        self.decoder = build_generator(task.shape, width, config.hidden, config.width)
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -60,6 +79,9 @@ class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
 
         absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 
+        latent: PositiveInt | None = None
+        """Width of a linear layer behind the encoder, whose outputs are the representation; by
+        default the encoder's own outputs are."""
         hidden: PositiveInt = 1024
         """Width of the decoder's linear layers."""
         width: PositiveInt = 64

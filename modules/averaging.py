@@ -102,16 +102,20 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         """Return the next round."""
         if server.round >= self.rounds:
             return None
-        down, fixed = self.roles.averaged, server.metadata.get("fixed")
         return Phase(
             name=self.stage,
             stage=self.stage,
             round=server.round + 1,
             cohort=self._config.participation,
-            down=down,
-            up=down - set(fixed) if isinstance(fixed, list) else down,
+            down=self.roles.averaged,
+            up=self.trained(server),
             metrics=self.metrics,
         )
+
+    def trained(self, server: ServerState) -> frozenset[str]:
+        """Return the slots that clients send back: those with parameters."""
+        fixed = server.metadata.get("fixed")
+        return self.roles.averaged - set(fixed if isinstance(fixed, list) else ())
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train on the client's samples from the global model."""

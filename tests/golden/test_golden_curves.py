@@ -37,7 +37,7 @@ UNTRAINED = (
 UNPROJECTED = (*UNTRAINED, "encoder.features=32", "method.batch_size=32")
 SMALL = (*UNPROJECTED, "method.projection=16")
 UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit", "scan")
-RAW = ("ffcm", "sda_fc", "mae", "autoencoder")
+RAW = ("ffcm", "sda_fc", "mae", "autoencoder", "vae", "dec")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -127,16 +127,24 @@ METHODS = {
         }.items()
     },
     "mae": ("experiment=mae_digits", "data.limit=320", "method.rounds=3", "method.epochs=1"),
-    "autoencoder": (
-        "experiment=autoencoder_digits",
-        "data.limit=320",
-        "encoder.features=32",
-        "method.rounds=3",
-        "method.epochs=1",
-        "method.batch_size=32",
-        "method.hidden=32",
-        "method.width=8",
-    ),
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "encoder.features=32",
+            *own,
+            "method.epochs=1",
+            "method.batch_size=32",
+            "method.hidden=32",
+            "method.width=8",
+        )
+        for name, own in {
+            "autoencoder": ("method.rounds=3",),
+            "vae": ("method.rounds=3",),
+            # After fewer epochs assignments are so even that the loss is below the tolerance.
+            "dec": ("method.pretrain_rounds=1", "method.pretrain_epochs=20", "method.rounds=2"),
+        }.items()
+    },
     "idfd": (
         "experiment=idfd_digits",
         "data.limit=320",

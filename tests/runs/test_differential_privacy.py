@@ -304,7 +304,16 @@ def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
         "fedsimclr",
         *(
             pytest.param(c, marks=pytest.mark.slow)
-            for c in ("fedmcc", "fedbyol", "fedsimsiam", "fedcc", "autoencoder", "scan", "idfd")
+            for c in (
+                "fedmcc",
+                "fedbyol",
+                "fedsimsiam",
+                "fedcc",
+                "autoencoder",
+                "vae",
+                "scan",
+                "idfd",
+            )
         ),
     ],
 )
@@ -370,6 +379,7 @@ def test_moon_protects_samples_too(tmp_path):
             (*NOISE, "encoder=mlp"),
             "privacy.dp.clip=0.05: clients send the gathered tensor 'centroids'",
         ),
+        ("dec", NOISE, "privacy.dp.clip=0.05: clients send the gathered tensor 'centroids'"),
         ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
         ("fedavg", (*NOISE, "privacy.dp.unit=sample", "encoder=conv3"), "is a BatchNorm2d, after"),
         ("fedavg", (*SAMPLE[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ci
 
 ONE_SHOT = ("kfed", "prototypes", "sda_fc", "ppfc_gan")
 QUICK = ("kmeans", "concord", "turtle")
-HEADS = (*QUICK, "ccfc")
+HEADS = (*QUICK, "ccfc", "dec")
 """Methods with heads, whose first rounds make what the others need."""
 
 

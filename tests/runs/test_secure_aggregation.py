@@ -107,6 +107,7 @@ def test_a_sum_of_one_client_is_refused_before_the_run(keys, round_, tmp_path):
             "clients send the gathered tensor 'centroids' in phase 'centroids', which is not a sum",
         ),
         ("ccfc", ("method.warmup_rounds=1",), "clients send the gathered tensor 'centroids'"),
+        ("dec", (), "clients send the gathered tensor 'centroids' in phase 'centroids'"),
         ("fedmcc", ("method.cluster_heads=2",), "clients send the gathered tensor 'head_losses'"),
         (
             "cfcl",

@@ -13,7 +13,7 @@ from coterie.modules.orchestra import scaled_epochs
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
 FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
 FEDERATED |= {"fedu": 5, "fedema": 5, "moon": 10, "specloss": 5, "rotpred": 5, "autoencoder": 5}
-FEDERATED |= {"scan": 5, "idfd": 5}
+FEDERATED |= {"vae": 5, "dec": 5, "scan": 5, "idfd": 5}
 FEDERATED |= {"dcco": 10, "fedsc": 10, "fedca": 5, "fedx": 10}
 FEDERATED |= dict.fromkeys(("vicreg", "barlow_twins", "moco", "dino", "mae"), 5)
 FEDERATED |= {"ccfc": 10, "cfcl": 10, "kfed": 10, "ffcm": 10}

@@ -14,6 +14,7 @@ from coterie import load_model
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import DataError
 from coterie.models.saved_program import load_program, write_program
+from coterie.modules.soft_clusters import SoftClusters
 from coterie.networks.heads import Centroids, FuzzyCentroids
 from coterie.networks.lattice_softmax import LatticeSoftmax
 from coterie.networks.prototypes import UnitPrototypes
@@ -23,6 +24,7 @@ from coterie.run.federation import RunResult
 HEADS = (
     Centroids(torch.randn(3, 4)),
     FuzzyCentroids(torch.randn(3, 4), 2.0),
+    SoftClusters(3, 4),
     UnitPrototypes(
         points=torch.randint(-4096, 4096, (3, 4), dtype=torch.int32),
         counts=torch.ones(3, dtype=torch.float64),

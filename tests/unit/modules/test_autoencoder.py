@@ -1,15 +1,14 @@
 """The autoencoder: its loss and rounds against a plain loop, and what is sent."""
 
-import copy
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.contract import Plan
-from coterie.contract.client import ClientData
-from coterie.contract.seeds import derive_seed
-from coterie.execution.batches import SeededBatches
+from coterie.contract.client import Batch
 from coterie.modules.autoencoder import Autoencoder
 from coterie.networks.gan import build_generator
 from tests.builders.federation import (
@@ -21,6 +20,7 @@ from tests.builders.federation import (
     tiny_task,
     tiny_workload,
 )
+from tests.builders.plain_rounds import assert_same_weights, average_round, loaded
 
 CONFIG = Autoencoder.Config(hidden=7, width=2, batch_size=8, epochs=2, rounds=2)
 
@@ -49,28 +49,26 @@ def test_encoder_and_decoder_cross_and_clients_keep_nothing(ran: Federated) -> N
 
 
 def test_two_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
-    workload = tiny_workload(CONFIG)
+    def step(net: Any, batch: Batch, _: int) -> Tensor:
+        images = batch["samples"].double() / 255
+        return nn.functional.mse_loss(net["decoder"](net["encoder"](images)), images)
+
     networks = {"encoder": TinyEncoder().build(SHAPE), "decoder": build_generator(SHAPE, 6, 7, 2)}
-    world = nn.ModuleDict(networks).double()
-    world.load_state_dict({n: t for slot in networks for n, t in ran.start.slots[slot].items()})
+    world, workload = loaded(networks, ran.start.slots), tiny_workload(CONFIG)
     for number in (1, 2):
-        clients = []
-        for client in range(len(SIZES)):
-            net = copy.deepcopy(world).train()
-            adam = torch.optim.Adam(net.parameters(), lr=1e-3)
-            data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
-            seed = derive_seed(5, "client", number, 0, client)
-            source = SeededBatches(data, Plan(batch_size=8, epochs=2), seed)
-            for batch in (batch for _ in range(2) for batch in source):
-                images = batch["samples"].double() / 255
-                adam.zero_grad()
-                nn.functional.mse_loss(net["decoder"](net["encoder"](images)), images).backward()
-                adam.step()
-            clients.append(net.state_dict())
-        for key, value in world.state_dict().items():
-            if value.is_floating_point():
-                shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
-                value.copy_(sum(shares))
-    for slot in networks:
-        for name, found in ran.state.server.slots[slot].items():
-            torch.testing.assert_close(found, world.state_dict()[name], rtol=0, atol=1e-10)
+        plan, adam = Plan(batch_size=8, epochs=2), partial(torch.optim.Adam, lr=1e-3)
+        average_round(world, workload, (number, 0), plan, step, adam)
+    assert_same_weights(world, ran.state.server.slots, 1e-10)
+
+
+def test_a_linear_layer_may_make_representations_narrower() -> None:
+    config = CONFIG.model_copy(update={"latent": 3})
+    ran = federate(tiny_workload(config))
+    model = ran.spy.model_for(ran.state.server, None).eval()
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
+    sent = ran.state.server.slots["encoder"]
+    found = model.encoder.backbone(samples.double() / 255)
+    found = found @ sent["encoder.latent.weight"].T + sent["encoder.latent.bias"]
+    torch.testing.assert_close(model(samples).embedding, found)
+    assert model(samples).embedding.shape == (sum(SIZES), 3)
+    assert ran.state.server.slots["decoder"]["decoder.0.weight"].shape == (7, 3)

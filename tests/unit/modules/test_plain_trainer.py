@@ -20,11 +20,13 @@ from coterie.contract.method import TrainsModule
 from coterie.datamodules.digits import Digits
 from coterie.errors import ConfigError, CoterieError
 from coterie.modules.ccfc import CCFC
+from coterie.modules.dec import DEC
 from coterie.modules.fedu import FedU
 from coterie.modules.mae import MAE
 from coterie.modules.mcc import MomentumConfig, MomentumContrast
 from coterie.modules.scan import SCAN, NeighbourClusters
 from coterie.modules.simclr import SimCLR
+from coterie.modules.soft_clusters import SelfTraining
 from coterie.modules.synthesis import GAN
 from coterie.networks.encoders import MLP
 from coterie.networks.timm_models import Timm
@@ -49,6 +51,7 @@ def built(kind: Any, **config: Any) -> Any:
 BUILDERS = {
     **{kind.__name__: lambda kind=kind: built(kind) for kind in TRAINING},
     "CCFC's clusters": lambda: CCFC(short(CCFC), TASK)._module("clusters"),
+    "DEC's clustering": lambda: SelfTraining(short(DEC), TASK),
     "FedMCC's clustering": lambda: MomentumContrast(MomentumConfig(), TASK, "clustering"),
     "SCAN's labels": lambda: NeighbourClusters(SCAN.Config(threshold=0.1), TASK, "self-labelling"),
     "MAE": lambda: MAE(MAE.Config(decoder=8, decoder_heads=2, decoder_blocks=1), PATCHED).build(),
