@@ -85,9 +85,10 @@ def write_model(
             save_file(weights, temporary)
     except SafetensorError as error:  # raised for a full disk
         raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
-    for name, content in getattr(model.encoder, "files", {}).items():
-        with replacing(folder / name) as temporary:
-            temporary.write_bytes(content)
+    for part in model.encoder.modules():  # an encoder may lie within that of a method
+        for name, content in getattr(part, "files", {}).items():
+            with replacing(folder / name) as temporary:
+                temporary.write_bytes(content)
     description = model_description(model, server, data)
     text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomically(folder / CONFIG, read_bytes(config, YAML_BYTES).decode("utf-8"))

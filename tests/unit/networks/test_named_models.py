@@ -367,6 +367,16 @@ def test_a_program_is_a_frozen_encoder_and_is_saved_with_the_model(tmp_path) -> 
     run(tmp_path / "next", "encoder=pretrained", f"encoder.path={tmp_path}/moved")
 
 
+def test_a_program_within_the_encoder_of_a_method_is_saved_too(tmp_path) -> None:
+    network, images = conv2_program(tmp_path / "net.pt2"), torch.rand(5, 1, 8, 8)
+    keys = (*ONE_ROUND, "experiment=vae_digits", "encoder=exported", "method.hidden=8")
+    paths = (f"encoder.path={tmp_path}/net.pt2", f"run_dir={tmp_path / 'run'}")
+    assert Federation(compose(*keys, *paths, "method.width=2")).run().exit_code == 0
+    (tmp_path / "net.pt2").unlink()
+    found = load_model(tmp_path / "run").encoder.backbone(images)
+    assert torch.equal(found, network(images))
+
+
 @pytest.mark.parametrize(
     ("shape", "message"),
     [((1, 9, 9), "cannot take 2 samples of shape.*export it for samples of this shape")],
