@@ -23,6 +23,26 @@ from coterie.networks.gan import build_generator
 from coterie.precision import widened
 
 
+class AutoencoderConfig(AveragingConfig):
+    """Options of the autoencoder and the VAE; the decoder has the layers of SDA-FC's generator."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+    latent: PositiveInt | None = None
+    """Width of a linear layer behind the encoder, whose outputs are the representation; by
+    default the encoder's own outputs are."""
+    hidden: PositiveInt = 1024
+    """Width of the decoder's linear layers."""
+    width: PositiveInt = 64
+    """Channels of the decoder's last hidden layer, for images; the one before has twice as
+    many."""
+    learning_rate: PositiveFloat = 1e-3
+    """Adam's learning rate."""
+    rounds: PositiveInt = 10
+    epochs: PositiveInt = 10
+    batch_size: Annotated[int, Field(ge=2)] = 256
+
+
 def narrowed(task: Task, latent: int | None) -> tuple[nn.Module, int]:
     """Build the task's encoder, followed by a linear layer.
 
@@ -44,9 +64,9 @@ class Reconstruction(ClientModule):
     """Encoder, decoder, and the error of a rebuilt sample."""
 
     representation = "encoder"
-    config: "Autoencoder.Config"
+    config: AutoencoderConfig
 
-    def __init__(self, config: "Autoencoder.Config", task: Task) -> None:
+    def __init__(self, config: AutoencoderConfig, task: Task) -> None:
         super().__init__(config, task)
         self.encoder, width = narrowed(task, config.latent)
         self.decoder = build_generator(task.shape, width, config.hidden, config.width)
@@ -64,7 +84,7 @@ class Reconstruction(ClientModule):
         return self.logged({"loss": (widened(rebuilt) - widened(samples)).square().mean()})
 
 
-class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
+class Autoencoder(Averaging[AutoencoderConfig, Reconstruction]):
     """An autoencoder that rebuilds samples; all its weights are averaged, and clients keep none."""
 
     stage = "representation"
@@ -74,24 +94,8 @@ class Autoencoder(Averaging["Autoencoder.Config", Reconstruction]):
         Entry(pattern="decoder.*", role=Role.AVERAGE, slot="decoder"),
     )
 
-    class Config(AveragingConfig):
-        """The autoencoder's configuration; its decoder has the layers of SDA-FC's generator."""
-
-        absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
-
-        latent: PositiveInt | None = None
-        """Width of a linear layer behind the encoder, whose outputs are the representation; by
-        default the encoder's own outputs are."""
-        hidden: PositiveInt = 1024
-        """Width of the decoder's linear layers."""
-        width: PositiveInt = 64
-        """Channels of the decoder's last hidden layer, for images; the one before has twice as
-        many."""
-        learning_rate: PositiveFloat = 1e-3
-        """Adam's learning rate."""
-        rounds: PositiveInt = 10
-        epochs: PositiveInt = 10
-        batch_size: Annotated[int, Field(ge=2)] = 256
+    class Config(AutoencoderConfig):
+        """The autoencoder's configuration."""
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """Return the global encoder."""

@@ -17,14 +17,14 @@ from coterie.contract import Task
 from coterie.contract.client import Batch
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.gradcache import Terms
-from coterie.modules.autoencoder import Autoencoder, narrowed
+from coterie.modules.autoencoder import AutoencoderConfig, narrowed
 from coterie.modules.client_module import ClientModule
 from coterie.modules.shared_statistics import RunningMean
 from coterie.networks.branch import cluster_count
 from coterie.precision import widened
 
 
-class SelfTrainingConfig(Autoencoder.Config):
+class SelfTrainingConfig(AutoencoderConfig):
     """Options of DEC's networks and optimisers; the decoder is the autoencoder's."""
 
     clusters: PositiveInt | None = None

@@ -15,7 +15,7 @@ from coterie.contract import Entry, Role, StateRoles, Task, derive_seed
 from coterie.contract.client import Batch, batch_seed
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.gradcache import Terms
-from coterie.modules.autoencoder import Autoencoder, Reconstruction
+from coterie.modules.autoencoder import Autoencoder, AutoencoderConfig, Reconstruction
 from coterie.precision import in_float32, widened
 
 
@@ -94,7 +94,7 @@ class VAE(Autoencoder):
         Entry(pattern="decoder.*", role=Role.AVERAGE, slot="decoder"),
     )
 
-    class Config(Autoencoder.Config):
+    class Config(AutoencoderConfig):
         """The VAE's configuration; its decoder is the autoencoder's."""
 
         latent: PositiveInt = 20
