@@ -1,7 +1,7 @@
 """The encoder of a finished run, as a component from which any method can start."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,8 +92,7 @@ class Pretrained(ScalableConfig):
         weights = self._load()
         self._check_sizes(weights, shape)
         encoder = self.architecture().build(shape)
-        self._check(encoder, weights, shape)
-        encoder.load_state_dict(weights)
+        encoder.load_state_dict(self._own(encoder, weights, shape))
         return frozen(encoder) if self.freeze else encoder
 
     @property
@@ -134,7 +133,7 @@ class Pretrained(ScalableConfig):
         """Check the weights against a network without memory: its config may ask for too much."""
         try:
             with torch.device("meta"):
-                self._check(self.architecture().build(shape), weights, shape)
+                self._own(self.architecture().build(shape), weights, shape)
         except CoterieError:
             raise
         except Exception as error:
@@ -145,9 +144,13 @@ class Pretrained(ScalableConfig):
                 "the model again."
             ) from error
 
-    def _check(self, encoder: nn.Module, weights: Mapping[str, Tensor], shape: object) -> None:
+    def _own(
+        self, encoder: nn.Module, weights: Mapping[str, Tensor], shape: object
+    ) -> Mapping[str, Tensor]:
+        """Return the network's weights, without those of layers that a method put behind it."""
         wanted = {key: tuple(value.shape) for key, value in encoder.state_dict().items()}
-        found = {key: tuple(value.shape) for key, value in weights.items()}
+        own = _within([*wanted], weights)
+        found = {key: tuple(value.shape) for key, value in own.items()}
         for key in sorted(wanted.keys() | found.keys()):
             if wanted.get(key) != found.get(key):
                 raise ConfigError(
@@ -155,6 +158,19 @@ class Pretrained(ScalableConfig):
                     f"{key} of {wanted.get(key)}, the weights have {found.get(key)}; set data.size "
                     "to that of the pretraining, or choose another model."
                 )
+        return own
+
+
+def _within(names: Sequence[str], weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the weights of these names, also where a method has put layers behind the network.
+
+    The network is then a part of the method's encoder, whose name comes first, as in `backbone.…`.
+    """
+    if not names or names[0] in weights:
+        return weights
+    parts = sorted(key.removesuffix(names[0]) for key in weights if key.endswith("." + names[0]))
+    fitting = [part for part in parts if all(part + name in weights for name in names)]
+    return {name: weights[fitting[0] + name] for name in names} if fitting else weights
 
 
 def _weights_file(path: str) -> Path:

@@ -246,3 +246,31 @@ def test_half_a_file_is_refused_in_one_sentence(folder) -> None:
 def test_samples_of_another_shape_are_refused(folder) -> None:
     with pytest.raises(ConfigError, match=r"for samples of shape \(3, 8, 8\) its network has netw"):
         encoder(folder).build((3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("method", "keys"),
+    [
+        ("vae", ("method.hidden=8", "method.width=2")),
+        ("idfd", ()),
+        (
+            "ccfc",
+            (
+                "method.metric=cosine",
+                "method.warmup_rounds=0",
+                "partition=iid",
+                "partition.clients=2",
+            ),
+        ),
+    ],
+)
+def test_a_method_s_own_layers_behind_the_network_are_left_out(method, keys, tmp_path) -> None:
+    common = ("encoder.width=4", "encoder.features=8", "method.rounds=1", "method.epochs=1")
+    own = (*common, *keys, f"run_dir={tmp_path / 'own'}")
+    Federation(compose(f"experiment={method}_digits", *QUIET, *own)).run()
+    built = encoder(tmp_path / "own").build(SHAPE).state_dict()
+    inner = {k.partition("network.")[2]: v for k, v in saved(tmp_path / "own").items()}
+    assert built
+    assert all(torch.equal(v, inner[k.removeprefix("network.")]) for k, v in built.items())
+    with pytest.raises(ConfigError, match=r"for samples of shape \(3, 8, 8\) its network has netw"):
+        encoder(tmp_path / "own").build((3, *SHAPE[1:]))
