@@ -35,6 +35,7 @@ from coterie.contract import (
     load_slots,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.errors import ConfigError
 from coterie.modules.autoencoder import Autoencoder, Reconstruction
 from coterie.modules.sent_centroids import (
     CENTROIDS,
@@ -79,6 +80,11 @@ class DEC(Method):
         """Restarts of each k-means; the best result counts."""
 
     def __init__(self, config: "DEC.Config", task: Task) -> None:
+        if not config.pretrain_rounds and config.latent is not None:
+            raise ConfigError(
+                f"method.pretrain_rounds=0: the layer of method.latent={config.latent} would have "
+                "random weights; set method.latent=null and take a pretrained encoder, or pretrain."
+            )
         self.rounds = config.pretrain_rounds + config.rounds
         first = {"rounds": self.rounds, "epochs": config.pretrain_epochs}
         self._autoencoder = Autoencoder(config.model_copy(update=first), task)

@@ -165,11 +165,11 @@ REFUSED = [
     ),
     (
         "experiment=orchestra_digits method.micro_batch_size=8",
-        "method: micro_batch_size=8 does not apply here: its loss is a mean over independent samples, so that a smaller batch_size needs less memory for the same gradient.",
+        "method: micro_batch_size=8 does not apply here: its loss is a mean over samples that are not compared, so a smaller batch_size does as well with less memory.",
     ),
     (
         "experiment=fedavg_digits method.micro_batch_size=8",
-        "method: micro_batch_size=8 does not apply here: its loss is a mean over independent samples, so that a smaller batch_size needs less memory for the same gradient.",
+        "method: micro_batch_size=8 does not apply here: its loss is a mean over samples that are not compared, so a smaller batch_size does as well with less memory.",
     ),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets

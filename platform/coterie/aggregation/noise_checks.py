@@ -183,7 +183,8 @@ def _check_statistics(method: Method, server: ServerState) -> None:
     if any(isinstance(part, _BatchNorm) and part.track_running_stats for part in used):
         raise ConfigError(
             "encoder: a batch norm's running statistics are not sent under privacy.dp, and the "
-            "model needs them; take encoder.norm=group, or GroupNorm in a module of yours."
+            "model needs them; take encoder.norm=group and encoder.standardise=false, in its "
+            "pretraining too, or GroupNorm in a module of yours."
         )
 
 

@@ -23,8 +23,8 @@ class MicroBatched(MethodConfig):
 
 
 UNCOUPLED = (
-    "its loss is a mean over independent samples, so that a smaller batch_size needs less memory "
-    "for the same gradient"
+    "its loss is a mean over samples that are not compared, so a smaller batch_size does as well "
+    "with less memory"
 )
 """Why a method has no `micro_batch_size`."""
 

@@ -162,7 +162,7 @@ def test_a_round_of_clusters_measures_and_then_trains() -> None:
         ("frequencies", 3, 0, False),
         ("clustering", 3, 1, True),
     ]
-    assert fed(*started(pretrain_rounds=0, rounds=1)) == [
+    assert fed(*started(pretrain_rounds=0, latent=None, rounds=1)) == [
         ("centroids", 1, 0, False),
         ("frequencies", 1, 1, False),
         ("clustering", 1, 2, True),
@@ -170,7 +170,7 @@ def test_a_round_of_clusters_measures_and_then_trains() -> None:
 
 
 def test_a_phase_without_clients_is_repeated_until_the_rounds_third_ends_it() -> None:
-    given = started(pretrain_rounds=0)
+    given = started(pretrain_rounds=0, latent=None)
     alone = [("centroids", n, step, step == 2) for n in (1, 2) for step in range(3)]
     assert fed(*given, centroids=math.inf) == alone
     assert fed(*given, frequencies=math.inf) == [
@@ -189,7 +189,7 @@ def test_a_phase_without_clients_is_repeated_until_the_rounds_third_ends_it() ->
 
 
 def test_without_training_the_frequencies_stay_those_of_the_weights() -> None:
-    assert fed(*started(pretrain_rounds=0), clustering=1) == [
+    assert fed(*started(pretrain_rounds=0, latent=None), clustering=1) == [
         ("centroids", 1, 0, False),
         ("frequencies", 1, 1, False),
         ("clustering", 1, 2, True),
@@ -360,3 +360,11 @@ def test_defaults_are_those_of_the_paper_and_of_its_code() -> None:
     config = DEC.Config()
     assert (config.latent, config.restarts, config.batch_size) == (10, 20, 256)
     assert (config.clustering_learning_rate, config.sgd_momentum) == (0.01, 0.9)
+
+
+def test_a_random_layer_behind_a_pretrained_encoder_is_refused() -> None:
+    config = DEC.Config(pretrain_rounds=0, latent=3)
+    with pytest.raises(
+        ConfigError, match=r"^method\.pretrain_rounds=0: the layer of method\.latent"
+    ):
+        DEC(config, tiny_task())
