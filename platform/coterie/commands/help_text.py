@@ -45,8 +45,7 @@ usage: coterie train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
          -- python -m ray_jobs.train experiment=NAME ..."""
 _FIRST = """\
 usage: coterie train experiment=METHOD_DATA [KEY=VALUE ...]
-With your own data: experiment=METHOD data=… (docs/data.md).
-METHOD      DATA"""
+METHOD and DATA as below, or your data: experiment=METHOD data=… (docs/data.md)."""
 _MORE = """\
 --help experiment=NAME: what it sets, and every key. --help all: all there is."""
 _SELDOM = (
@@ -115,7 +114,7 @@ def _first_screen() -> str:
         if data != ["digits"]
     ]
     few = [name for name, data in found.items() if data == ["digits"]]
-    alone = f"{', '.join(few)}: digits"
+    alone = textwrap.fill(f"{', '.join(few)}: digits", _WIDTH)
     return "\n".join([_FIRST, *lines, alone, _MORE])
 
 

@@ -27,9 +27,10 @@ def test_alone_it_fits_a_terminal_and_has_every_experiment() -> None:
     assert len(lines) < 40
     assert max(map(len, lines)) <= 80
     shown = set()
-    *few, data = lines[-2].replace(",", "").replace(":", "").split()
+    start = next(n for n, line in enumerate(lines) if line.split()[0].endswith(","))
+    *few, data = " ".join(lines[start:-1]).replace(",", "").replace(":", "").split()
     shown |= {*few, *(f"{method}_{data}" for method in few)}
-    for method, *data in (line.split() for line in lines[3:-2]):
+    for method, *data in (line.split() for line in lines[2:start]):
         shown |= {method, *(f"{method}_{name.partition('[')[0]}" for name in data)}
         more = [(name.split("[")[0], x.rstrip("]")) for name in data for x in name.split("[")[1:]]
         shown |= {f"{method}_{base}{rest}" for base, rest in more}

@@ -107,4 +107,4 @@ def test_rows_that_are_printed_only_stand_beside_those_that_were_run() -> None:
     assert "| CIFAR-10 (here Fashion-MNIST) | NCC | – | – | 0.943 | – |" in table
     assert "STL-10" not in table
     assert "No run has: NMI; ARI." in text
-    assert "Not run at this scale: k-means; SC; CC; AE; SCAN; IDFD; CIFAR-20;" in text
+    assert "Not run at this scale: k-means; SC; CC; AE; VAE; DEC; SCAN; IDFD; CIFAR-20;" in text
