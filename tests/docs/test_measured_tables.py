@@ -261,3 +261,25 @@ def test_the_table_of_loss_against_bytes_is_the_datas() -> None:
 
 def test_the_sizes_that_were_measured_stand_with_the_benchmarks() -> None:
     assert sizes.table() in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_more_starts_and_finer_cells_have_the_figures_of_their_seeds() -> None:
+    page = " ".join((DOCS / "results" / "concord.md").read_text(encoding="utf-8").split())
+    measured = rows("concord_options.csv")
+    for option in ("method.restarts=10", "encoder.cells=7"):
+        found = [row for row in measured if row["option"] == option]
+        nmi, acc = ([float(row[key]) for row in found] for key in ("nmi", "acc"))
+        cells = f"{len(found)} | {fmean(nmi):.3f} | {min(nmi):.3f} | {fmean(acc):.3f}"
+        assert f"| `{option}` | {cells} |" in page
+    single = rows("concord_cells.csv")
+    told = {
+        "5": "{} on Fashion-MNIST, {} on MNIST and {} on USPS",
+        "6": "six {}, {} and {}",
+        "7": "seven {}, {} and {}",
+    }
+    for cells, sentence in told.items():
+        means = (
+            fmean(float(r["nmi"]) for r in single if (r["data"], r["cells"]) == (data, cells))
+            for data in ("fashionmnist", "mnist", "usps")
+        )
+        assert sentence.format(*(f"{mean:.3f}" for mean in means)) in page
