@@ -1,17 +1,17 @@
 """IDFD: its loss, bank and rounds against a plain loop, and what is sent and kept."""
 
-import copy
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from coterie.contract import Plan
-from coterie.contract.client import ClientData
+from coterie.contract.client import Batch
 from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.errors import ConfigError
-from coterie.execution.batches import SeededBatches
 from coterie.modules.idfd import IDFD, unit_vectors
 from coterie.networks.views import seeded_view
 from tests.builders.federation import (
@@ -23,6 +23,7 @@ from tests.builders.federation import (
     tiny_task,
     tiny_workload,
 )
+from tests.builders.plain_rounds import assert_same_weights, average_round, loaded
 
 ALPHA, TAU, TAU_2, STAYS, RATE, VELOCITY, DECAY = 0.7, 0.6, 1.5, 0.3, 0.2, 0.8, 0.01
 CONFIG = IDFD.Config(
@@ -99,57 +100,31 @@ def told_apart(vectors: Tensor, bank: Tensor, places: list[int], tau: float) -> 
     return total / len(places)
 
 
-def trained(net: nn.Module, bank: Tensor, data: ClientData, seed: int) -> None:
-    """Two epochs by SGD with momentum; the bank changes in place."""
-    net.train()
-    velocity = [torch.zeros_like(p) for p in net.parameters()]
-    source = SeededBatches(data, Plan(batch_size=8, epochs=2), seed)
-    augment = DigitsAugmentation().build(SHAPE)
-    for batch in (batch for _ in range(2) for batch in source):
-        places = batch["positions"].tolist()
-        view = seeded_view(augment, batch["samples"] / 255, derive_seed(batch["seed"], "view"))
-        f = unit(net(view.double()))
-        g = unit(f.T)
-        loss = told_apart(f, bank, places, TAU) + ALPHA * told_apart(g, g, [*range(5)], TAU_2)
-        gradients = torch.autograd.grad(loss, list(net.parameters()))
-        with torch.no_grad():
-            for feature, place in zip(f, places, strict=True):
-                bank[place] = unit(STAYS * bank[place] + (1 - STAYS) * feature)
-            for v, p, gradient in zip(velocity, net.parameters(), gradients, strict=True):
-                v.mul_(VELOCITY).add_(gradient + DECAY * p)
-                p.sub_(RATE * v)
-
-
-def named(net: nn.Sequential) -> dict[str, Tensor]:
-    """Values that are averaged, by the names of the slots' entries."""
-    parts = {"online.encoder.": net[0], "online.projector.0.": net[1]}
-    every = {f"{at}{n}": v for at, part in parts.items() for n, v in part.state_dict().items()}
-    return {name: value for name, value in every.items() if value.is_floating_point()}
-
-
 def test_two_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
-    workload, banks = tiny_workload(CONFIG), {}
-    world = nn.Sequential(TinyEncoder().build(SHAPE), nn.Linear(6, 5)).double()
-    start = {n: t for slot in ran.start.slots.values() for n, t in slot.items()}
-    for name, value in named(world).items():
-        value.copy_(start[name])
+    banks = {}
+    for client, size in enumerate(SIZES):
+        seed = derive_seed(derive_seed(5, "client", 1, 0, client), "bank")
+        draw = torch.Generator().manual_seed(seed)
+        banks[client] = unit(torch.randn(size, 5, dtype=torch.float64, generator=draw))
+    augment = DigitsAugmentation().build(SHAPE)
+
+    def step(net: Any, batch: Batch, client: int) -> Tensor:
+        places, bank = batch["positions"].tolist(), banks[client].clone()
+        view = seeded_view(augment, batch["samples"] / 255, derive_seed(batch["seed"], "view"))
+        parts = net["online"]
+        f = unit(parts["projector"](parts["encoder"](view.double())))
+        for feature, place in zip(f.detach(), places, strict=True):
+            banks[client][place] = unit(STAYS * bank[place] + (1 - STAYS) * feature)
+        g = unit(f.T)
+        return told_apart(f, bank, places, TAU) + ALPHA * told_apart(g, g, [*range(5)], TAU_2)
+
+    online = {"encoder": TinyEncoder().build(SHAPE), "projector": nn.Sequential(nn.Linear(6, 5))}
+    world = loaded({"online": nn.ModuleDict(online)}, ran.start.slots)
+    plan, workload = Plan(batch_size=8, epochs=2), tiny_workload(CONFIG)
+    sgd = partial(torch.optim.SGD, lr=RATE, momentum=VELOCITY, weight_decay=DECAY)
     for number in (1, 2):
-        clients = []
-        for client, size in enumerate(SIZES):
-            net, seed = copy.deepcopy(world), derive_seed(5, "client", number, 0, client)
-            if number == 1:
-                draw = torch.Generator().manual_seed(derive_seed(seed, "bank"))
-                normal = torch.randn(size, 5, dtype=torch.float64, generator=draw)
-                banks[client] = unit(normal)
-            data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
-            trained(net, banks[client], data, seed)
-            clients.append(named(net))
-        for key, value in named(world).items():
-            shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
-            value.copy_(sum(shares))
-    for name, value in named(world).items():
-        slot = ran.state.server.slots[name.split(".")[1]]
-        torch.testing.assert_close(slot[name], value, rtol=0, atol=1e-10)
+        average_round(world, workload, (number, 0), plan, step, sgd)
+    assert_same_weights(world, ran.state.server.slots, 1e-10)
     for client, kept in ran.kept.items():
         torch.testing.assert_close(kept["bank"], banks[client], rtol=0, atol=1e-10)
 

@@ -1,7 +1,8 @@
 """SCAN: stages, neighbours, its losses and rounds against a plain loop, what is sent and kept."""
 
-import copy
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.contract import Plan
-from coterie.contract.client import ClientData
+from coterie.contract.client import Batch, ClientData
 from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.errors import ConfigError
-from coterie.execution.batches import SeededBatches
 from coterie.modules.scan import SCAN, NeighbourClusters
 from coterie.networks.encoders import Raw
 from coterie.networks.views import seeded_view, two_views
@@ -27,6 +27,7 @@ from tests.builders.federation import (
     tiny_task,
     tiny_workload,
 )
+from tests.builders.plain_rounds import assert_same_weights, average_round, loaded
 
 LAMBDA, THRESHOLD, RATE, DECAY = 1.5, 0.45, 0.02, 0.01
 CONFIG = SCAN.Config(
@@ -144,52 +145,34 @@ def labelling_loss(net: nn.Module, batch) -> Tensor | None:
     return sum(means) / len(means) if means else None
 
 
-def trained(net: nn.Module, data: ClientData, seed: int, near: Tensor | None) -> int:
-    """Train for a task; return the number of steps that trained something."""
-    adam = torch.optim.Adam(net.train().parameters(), lr=RATE, weight_decay=DECAY)
-    plan = Plan(batch_size=16, epochs=1) if near is None else Plan(batch_size=8, epochs=2)
-    source, steps = SeededBatches(data, plan, seed), 0
-    for batch in (batch for _ in range(plan.epochs or 0) for batch in source):
-        if near is None:
-            loss = labelling_loss(net, batch)
-        else:
-            loss = clustering_loss(net, batch, data, near)
-        adam.zero_grad()
-        if loss is not None:
-            loss.backward()
-            adam.step()
-            steps += 1
-    return steps
-
-
-def named(net: nn.Sequential) -> dict[str, Tensor]:
-    """Values that are averaged, by the names of the slots' entries."""
-    parts = {"online.encoder.": net[0], "online.projector.": net[1]}
-    every = {f"{at}{n}": v for at, part in parts.items() for n, v in part.state_dict().items()}
-    return {name: value for name, value in every.items() if value.is_floating_point()}
-
-
 def test_four_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
-    workload, steps = tiny_workload(CONFIG), []
+    workload, labelled = tiny_workload(CONFIG), []
     near = {t.client.id: t.outcome.state["neighbours"] for t in ran.spy.tasks[: len(SIZES)]}
-    world = nn.Sequential(TinyEncoder().build(SHAPE), nn.Linear(6, 3)).double()
-    start = {n: t for slot in ran.start.slots.values() for n, t in slot.items()}
-    for name, value in named(world).items():
-        value.copy_(start[name])
-    for number in (1, 2, 3, 4):
-        clients = []
-        for client in range(len(SIZES)):
-            net, seed = copy.deepcopy(world), derive_seed(5, "client", number, 0, client)
-            data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
-            steps.append(trained(net, data, seed, near[client] if number < 3 else None))
-            clients.append(named(net))
-        for key, value in named(world).items():
-            shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
-            value.copy_(sum(shares))
-    for name, value in named(world).items():
-        slot = ran.state.server.slots[name.split(".")[1]]
-        torch.testing.assert_close(slot[name], value, rtol=0, atol=1e-9)
-    assert min(steps[6:]) > 0
+
+    def whole(net: Any) -> nn.Module:
+        return nn.Sequential(net["online"]["encoder"], net["online"]["projector"])
+
+    def cluster(net: Any, batch: Batch, client: int) -> Tensor:
+        data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
+        return clustering_loss(whole(net), batch, data, near[client])
+
+    def label(net: Any, batch: Batch, client: int) -> Tensor:
+        loss = labelling_loss(whole(net), batch)
+        labelled.extend([client] * (loss is not None))
+        # Adam leaves out parameters without a gradient.
+        return torch.zeros((), requires_grad=True) if loss is None else loss
+
+    online = {"encoder": TinyEncoder().build(SHAPE), "projector": nn.Linear(6, 3)}
+    world = loaded({"online": nn.ModuleDict(online)}, ran.start.slots)
+    adam = partial(torch.optim.Adam, lr=RATE, weight_decay=DECAY)
+    for number in (1, 2):
+        plan = Plan(batch_size=8, epochs=2)
+        average_round(world, workload, (number, 0), plan, cluster, adam)
+    for number in (3, 4):
+        average_round(world, workload, (number, 0), Plan(batch_size=16, epochs=1), label, adam)
+        assert {*labelled} == {*range(len(SIZES))}
+        labelled.clear()
+    assert_same_weights(world, ran.state.server.slots, 1e-9)
 
 
 def test_where_nothing_is_sure_nothing_is_trained() -> None:
